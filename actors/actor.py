@@ -7,14 +7,25 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
+from actors.evaluator import Evaluator
 from actors.gradient import Gradients, RolloutPart, gradients_of
 from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
+from shared.graph import aligned_copy
 from shared.methods.method import make_explorer
 from shared.moments import Moments
 from shared.seeds import actor_seeds
-from shared.types import Float32Array, GradientReport, Played, Rollout, StageSeconds, WeightSnapshot
+from shared.types import (
+    EvaluationPart,
+    EvaluationShare,
+    Float32Array,
+    GradientReport,
+    Played,
+    Rollout,
+    StageSeconds,
+    WeightSnapshot,
+)
 
 
 class Actor:
@@ -23,7 +34,7 @@ class Actor:
     One call of `run` is one turn of the loop of a thread in Algorithms S2 and S3 of the paper (arXiv 1602.01783):
     synchronise the weights, act for t_max steps, accumulate gradients backwards from the bootstrapped return, and
     report them. If a rollout gives several gradients, the calls after its first one only synchronise and differentiate.
-    An actor has environments and networks, and no training state.
+    An actor has environments and networks, and no training state. In between it plays its share of an evaluation.
 
     `actor_id` is unique in the run, and determines the random streams. `first` is another actor of this process, whose
     network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some 10 MB,
@@ -62,7 +73,11 @@ class Actor:
             self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
         self._builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._unroll_length = actor.unroll_length
-        self._spec = spec
+        self._config, self._spec = config, spec
+        self._evaluator: Evaluator | None = None
+        # Of evaluations, by their number of environments.
+        self._evaluation_policies: dict[int, Policy] = {} if first is None else first._evaluation_policies
+        self._share: EvaluationShare | None = None
         self._keeps_moments = config.network.observation_scaling == "running"
         self._memory = self._policy.first_state(actor.environments)
         # The first actions of the next rollout, if they are chosen already.
@@ -149,9 +164,44 @@ class Actor:
             observation_moments=observation_moments,
             return_moments=return_moments,
             advantage_moments=part.advantage_moments,
+            rewards=self._builder.take_rewards(),
             unfinished_environments=self._builder.unfinished_environments,
             non_finite=non_finite,
         )
+
+    def evaluate(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare
+    ) -> EvaluationPart:
+        """Play on with a share of an evaluation, for about as many agent steps as a rollout has.
+
+        The evaluation is of the weights of its first call. It uses environments, an exploration and a memory of its
+        own, so that the rollout under way, and its gradients, go on as if it had not been.
+        """
+        if target is not None:
+            # It may not be sent again.
+            self._gradients.assign_target(target)
+        evaluator = self._evaluator_of(share)
+        if self._share is None or self._share.number != share.number:
+            evaluator.begin(snapshot._replace(parameters=aligned_copy(snapshot.parameters)), share.policy)
+        self._share = share
+        steps = max(1, self._unroll_length * self._config.actor.environments // share.size)
+        part = evaluator.play(share.episodes, steps, number=share.number, actor_id=self.actor_id)
+        self._finished_at = time.perf_counter()
+        return part
+
+    def _evaluator_of(self, share: EvaluationShare) -> Evaluator:
+        """The evaluator of a share. It is made at the first one, as are others if the number of actors changes."""
+        if self._evaluator is None or self._share is None or self._share[2:4] != share[2:4]:
+            if self._evaluator is not None:
+                self._evaluator.close()
+            config, spec, count = self._config, self._spec, share.size
+            if count not in self._evaluation_policies:
+                network = self._policy.network
+                policy = Policy(config, spec, environments=count, training=False, network=network)
+                self._evaluation_policies[count] = policy
+            policy = self._evaluation_policies[count]
+            self._evaluator = Evaluator(config, spec, config.evaluation, first=share.first, count=count, policy=policy)
+        return self._evaluator
 
     @property
     def plays_next(self) -> bool:
@@ -230,6 +280,8 @@ class Actor:
 
     def close(self) -> None:
         self._environments.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
 
 
 def _non_finite_part(part: RolloutPart) -> str:

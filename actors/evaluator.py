@@ -10,20 +10,29 @@ import numpy.typing as npt
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.policy import Policy, carried
 from shared.config import EvaluationConfig, RunConfig
+from shared.errors import END_ADVICE
 from shared.layout import ParameterLayout
+from shared.methods.method import make_explorer
 from shared.seeds import Purpose, episode_seeds
-from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, EvaluationResult, WeightSnapshot
 
 # Seconds without the end of an episode after which `on_wait` is called, and then again after twice as long. The first
 # episodes of 20 environments of Pong end after half a minute on a busy core.
 _WAIT_SECONDS = 60.0
+# Vector steps of `run` between two looks at the clock.
+_STEPS = 20
 
 
 class Evaluator:
-    """Plays whole episodes with fixed weights.
+    """Plays whole episodes with fixed weights, or a share of them.
 
-    Each environment plays a fixed share of the episodes, because the first ones to end would be the short ones.
-    `purpose` selects the seeds of the episodes, which are the same in every `run`.
+    Each environment plays a fixed number of the episodes, because the first ones to end would be the short ones.
+    `purpose` selects the seeds of the episodes, which are the same in every evaluation.
+
+    Args:
+        first: the first environment of the share.
+        count: environments of the share; None: all that follow.
+        policy: acts for `count` environments. Others may use it between two calls. None: a policy of its own.
     """
 
     def __init__(
@@ -33,12 +42,22 @@ class Evaluator:
         evaluation: EvaluationConfig,
         purpose: Purpose = "training_evaluation",
         threads: int = 1,
+        *,
+        first: int = 0,
+        count: int | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        self._evaluation = evaluation
-        self._count = min(evaluation.environments, evaluation.episodes)
-        self._seeds = episode_seeds(config.seed, purpose, self._count)
+        self._evaluation, self._first = evaluation, first
+        total = evaluation.environments_in_use
+        self._seeds = episode_seeds(config.seed, purpose, total, first, count)
+        self._count = len(self._seeds.environments)
+        self._quota = np.array(evaluation.episodes_by_environment[first : first + self._count])
         self._environments = VectorEnvironment(config.environment, self._count, threads)
-        self._policy = Policy(config, spec, environments=self._count, seed=self._seeds.actions, training=False)
+        seed = self._seeds.actions
+        self._policy = policy or Policy(config, spec, environments=self._count, seed=seed, training=False)
+        # That of this evaluator, while others may use the policy.
+        method = self._policy.method
+        self._exploration = make_explorer(config, spec.actions, method, self._count, seed, training=False).state()
 
     @property
     def layout(self) -> ParameterLayout:
@@ -55,67 +74,105 @@ class Evaluator:
         *,
         on_ended: Callable[[int], object] = lambda _: None,
         on_wait: Callable[[str], object] | None = None,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> EvaluationResult | None:
-        """Play the episodes with the weights of `snapshot`, by `policy` or that of the settings.
+    ) -> EvaluationResult:
+        """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings.
 
         `on_ended` is called with the number of episodes that have just ended; `on_wait` with a line when none has ended
-        for a while, since there are environments without an end. `stops` is looked at after each step: when it is true,
-        the evaluation ends and returns None.
+        for a while, since there are environments without an end.
         """
-        policy = policy or self._evaluation.policy
-        self._policy.assign(snapshot.parameters, snapshot.frames)
-        act = self._policy.greedy if policy == "greedy" else self._policy.act
-        quota = np.full(self._count, self._evaluation.episodes // self._count)
-        quota[: self._evaluation.episodes % self._count] += 1
-        returns = np.zeros(self._count, np.float64)
-        lengths = np.zeros(self._count, np.int64)
-        resets_next = np.zeros(self._count, bool)
-        ended: list[EpisodeStats] = []
-        games: list[int] = []
-        observations = self._environments.reset(self._seeds.environments)
-        fingerprints = EpisodeFingerprints(observations)
-        memory = self._policy.first_state(self._count)
-        steps, since, wait = 0, time.monotonic(), _WAIT_SECONDS
-        while quota.any():
-            if stops():
-                return None
-            steps += 1
-            if on_wait is not None and time.monotonic() - since > wait:
+        self.begin(snapshot, policy or self._evaluation.policy)
+        parts: list[EvaluationPart] = []
+        steps, left, since, wait = 0, int(self._quota.sum()), time.monotonic(), _WAIT_SECONDS
+        while left:
+            part = self.play(int(self._quota.max()), _STEPS)
+            parts.append(part)
+            steps += _STEPS
+            ended = len(part.order)
+            if ended:
+                left -= ended
+                since, wait = time.monotonic(), _WAIT_SECONDS
+                on_ended(ended)
+            elif on_wait is not None and time.monotonic() - since > wait:
                 wait *= 2.0
                 on_wait(
-                    f"no episode has ended for {time.monotonic() - since:.0f} s: {int(quota.sum())} are still to end, "
-                    f"after {steps:,} agent steps each. An environment without an end gets one by "
-                    f"--environment.wrappers gymnasium.wrappers:TimeLimit,max_episode_steps=N"
+                    f"no episode has ended for {time.monotonic() - since:.0f} s: {left} are still to end, "
+                    f"after {steps:,} agent steps each. {END_ADVICE}"
                 )
-            acted = act(observations, memory)
-            actions, memory = acted.actions, carried(acted.state, resets_next)
+        return EvaluationResult(
+            snapshot.version,
+            snapshot.parameters,
+            EpisodeStats.joined([part.episodes for part in parts]),
+            policy=self._acting_policy,
+            games=np.concatenate([part.games for part in parts]),
+            agent_steps=sum(part.agent_steps for part in parts),
+        )
+
+    def begin(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        """Begin an evaluation of the weights of `snapshot`, which must not change, from new episodes on."""
+        self._snapshot, self._acting_policy = snapshot, policy
+        self._returns = np.zeros(self._count, np.float64)
+        self._lengths = np.zeros(self._count, np.int64)
+        self._resets_next = np.zeros(self._count, bool)
+        self._ended = np.zeros(self._count, np.int64)
+        self._observations = self._environments.reset(self._seeds.environments)
+        self._fingerprints = EpisodeFingerprints(self._observations)
+        self._memory = self._policy.first_state(self._count)
+
+    def play(self, episodes: int, most_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
+        """Play until `episodes` have ended in each environment, or its share of all, but at most `most_steps`.
+
+        An environment that has played them goes on with the next episode while others have not. `number` and `actor_id`
+        are those of the part.
+        """
+        self._policy.restore_exploration(self._exploration)
+        # Anew in each call: training may use the same network in between.
+        self._policy.assign(self._snapshot.parameters, self._snapshot.frames)
+        act = self._policy.greedy if self._acting_policy == "greedy" else self._policy.act
+        goal = np.minimum(self._quota, episodes)
+        ended: list[EpisodeStats] = []
+        which: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        order, games = which.copy(), list[int]()
+        agent_steps = 0
+        for _ in range(most_steps):
+            if (self._ended >= goal).all():
+                break
+            resets = self._resets_next
+            acted = act(self._observations, self._memory)
+            actions, self._memory = acted.actions, carried(acted.state, resets)
             result = self._environments.step(actions)
-            observations = result.observations
-            fingerprints.step(actions, result.rewards, observations, resets_next)
-            returns += np.where(resets_next, np.float32(0), result.rewards)
-            lengths += ~resets_next
-            resets_next = result.terminated | result.truncated
-            counted = resets_next & (quota > 0)
+            self._observations = result.observations
+            self._fingerprints.step(actions, result.rewards, result.observations, resets)
+            self._returns += np.where(resets, np.float32(0), result.rewards)
+            self._lengths += ~resets
+            agent_steps += int((~resets).sum())
+            self._resets_next = resets = result.terminated | result.truncated
+            counted = resets & (self._ended < self._quota)
             if counted.any():
                 info = {name: values[counted] for name, values in result.info.items()}
-                ended.append(EpisodeStats(returns[counted], lengths[counted], info))
-                games.extend(map(fingerprints.number, np.flatnonzero(counted).tolist()))
-                quota[counted] -= 1
-                since, wait = time.monotonic(), _WAIT_SECONDS
-                on_ended(int(counted.sum()))
-            returns[resets_next] = 0.0
-            lengths[resets_next] = 0
-        played = np.array(games, np.int64)
-        episodes = EpisodeStats.joined(ended)
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
+                ended.append(EpisodeStats(self._returns[counted], self._lengths[counted], info))
+                which.append(self._first + np.flatnonzero(counted))
+                order.append(self._ended[counted])
+                games.extend(map(self._fingerprints.number, np.flatnonzero(counted).tolist()))
+                self._ended[counted] += 1
+            self._returns[resets] = 0.0
+            self._lengths[resets] = 0
+        self._exploration = self._policy.exploration_state()
+        return EvaluationPart(
+            actor_id,
+            number,
+            EpisodeStats.joined(ended),
+            np.concatenate(which),
+            np.concatenate(order),
+            np.array(games, np.int64),
+            agent_steps,
+        )
 
     def close(self) -> None:
         self._environments.close()
 
 
 class EpisodeFingerprints:
-    """Numbers the finished episodes of B environments; episodes that were the same game have the same number.
+    """Numbers the finished episodes of B environments by their course: the same game has the same number.
 
     A fingerprint covers the first observation, all actions and all rewards. An emulator without sticky actions has one
     course for each start and sequence of actions: greedy play from few starts repeats a few games, and a score over any
@@ -124,7 +181,6 @@ class EpisodeFingerprints:
 
     def __init__(self, observations: npt.NDArray[np.generic]) -> None:
         self._courses = [hashlib.blake2b(observation.tobytes()) for observation in observations]
-        self._numbers: dict[bytes, int] = {}
 
     def step(
         self,
@@ -144,5 +200,5 @@ class EpisodeFingerprints:
                 course.update(actions[i].tobytes() + rewards[i].tobytes())
 
     def number(self, environment: int) -> int:
-        """The number of the episode that has just ended in `environment`. The first is 0."""
-        return self._numbers.setdefault(self._courses[environment].digest(), len(self._numbers))
+        """The number of the episode that has just ended in `environment`, int64."""
+        return int.from_bytes(self._courses[environment].digest()[:8], signed=True)

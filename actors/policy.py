@@ -49,7 +49,8 @@ def carried(state: State, resets: npt.NDArray[np.bool_]) -> State:
 class Policy:
     """The network of a method, and its ways to act for B `environments`. Each is one graph call, traced once.
 
-    `unroll_length` is T of the rollouts whose activations are stored for the gradient; None stores nothing.
+    `unroll_length` is T of the rollouts whose activations are stored for the gradient; None stores nothing. `network`
+    is that of another policy of the same settings, which then acts with the weights that either was given last.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class Policy:
         seed: int = 0,
         training: bool = True,
         unroll_length: int | None = None,
+        network: Network | None = None,
     ) -> None:
         # A process without environments, like the learner, has not imported the modules yet.
         import_modules(config.environment.modules)
         self.method = method_class(config.method.name)(config, spec.actions)
-        self.network = build_network(config, spec, self.method)
+        self.network = network or build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
         self._explorer = make_explorer(config, spec.actions, self.method, environments, seed, training=training)
         units = self.network.state_units

@@ -55,6 +55,7 @@ class RolloutBuilder:
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[EpisodeStats] = []
+        self._reward_sum = 0.0
         self.non_finite = ""
         # The same for the next rollout, whose first observations are the last ones of this one.
         self._next_non_finite = ""
@@ -104,7 +105,9 @@ class RolloutBuilder:
         self._mask[t] = live
         self._t += 1
 
-        self._episode_returns += unscaled * live
+        counted = unscaled * live
+        self._reward_sum += float(counted.sum(dtype=np.float64))
+        self._episode_returns += counted
         self._episode_lengths += live
         ended = result.terminated | result.truncated
         if self._normalises_rewards:
@@ -185,9 +188,14 @@ class RolloutBuilder:
         finished, self._finished = self._finished, []
         return EpisodeStats.joined(finished)
 
+    def take_rewards(self) -> float:
+        """The sum of the unclipped rewards of all environments since the last call."""
+        rewards, self._reward_sum = self._reward_sum, 0.0
+        return rewards
+
     def forget_episodes(self) -> None:
         """Leave out the episodes that have ended so far. Those under way still count from their starts."""
-        self._finished = []
+        self._finished, self._reward_sum = [], 0.0
         self._has_finished[:] = False
 
     @property

@@ -252,20 +252,22 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_tensorflow(gpu=False, network=config.network)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import TrainingSession
+        from launch.run.session import Film, TrainingSession
 
+        film: Film | None = None
+        if config.evaluation.video:
+            from launch.film.record import film_episode as film
         stop = run.listener.stop
 
         def make_session() -> TrainingSession:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-            # It logs only while the session runs.
-            watched: dict[str, Any] = {"stops": lambda: stop.asked, "log": lambda line: session.log(line)}
             return TrainingSession(
                 config,
                 spec,
                 run.folder.path,
-                lambda first_id: kind(config, spec, budget.actors, first_id, **watched),
+                lambda first_id: kind(config, spec, budget.actors, first_id),
                 resume=run.resume,
+                film=film,
                 started=run.started,
             )
 

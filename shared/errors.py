@@ -25,6 +25,12 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
     return ConfigurationError(f"{name} {value}: {problem}")
 
 
+END_ADVICE = (
+    "An environment without an end gets one by --environment.wrappers gymnasium.wrappers:TimeLimit,max_episode_steps=N"
+)
+"""The remedy where episodes do not end."""
+
+
 def alternatives(words: Iterable[str]) -> str:
     """`a, b or c`."""
     *others, last = words

@@ -27,9 +27,16 @@ class EpisodeSeeds(NamedTuple):
     environments: npt.NDArray[np.int64]
 
 
-def episode_seeds(run_seed: int, purpose: Purpose, environments: int) -> EpisodeSeeds:
-    """Seeds of episodes outside training. Each purpose has its own."""
-    return _hashed([run_seed, *purpose.encode()], environments)
+def episode_seeds(
+    run_seed: int, purpose: Purpose, environments: int, first: int = 0, count: int | None = None
+) -> EpisodeSeeds:
+    """Seeds of episodes outside training. Each purpose has its own.
+
+    With `first` or `count` those of a share of the environments, whose actions are drawn by themselves.
+    """
+    seeds = _hashed([run_seed, *purpose.encode()], environments)
+    actions = seeds.actions if first == 0 else _hashed([run_seed, *purpose.encode(), first], 0).actions
+    return EpisodeSeeds(actions, seeds.environments[first : None if count is None else first + count])
 
 
 def actor_seeds(run_seed: int, actor_id: int, environments: int) -> EpisodeSeeds:

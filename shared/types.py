@@ -132,6 +132,7 @@ class GradientReport(NamedTuple):
     `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
     if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments;
     `advantage_moments` those of the advantages of this rollout, where they are standardised by such moments.
+    `rewards` is the sum of the unclipped rewards of all environments since the last report.
     `unfinished_environments` is the number of environments that have not ended an episode yet. `non_finite` names what
     was not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and
     its gradient is not applied.
@@ -150,6 +151,7 @@ class GradientReport(NamedTuple):
     observation_moments: Moments | None = None
     return_moments: Moments | None = None
     advantage_moments: AdvantageMoments | None = None
+    rewards: float = 0.0
     unfinished_environments: int = 0
     non_finite: str = ""
 
@@ -183,20 +185,50 @@ class Video(NamedTuple):
     height: int
 
 
+class EvaluationShare(NamedTuple):
+    """The part of an evaluation that one actor plays, or the actors of one node, over several calls.
+
+    `number` is that of the evaluation in the run. Its environments from `first` on, `size` of them, each play until
+    `episodes` of their episodes have ended. The first call of an evaluation comes with its weights, which the receiver
+    keeps; later ones come with the newest weights.
+    """
+
+    number: int
+    policy: EvaluationPolicy
+    first: int
+    size: int
+    episodes: int
+
+
+class EvaluationPart(NamedTuple):
+    """The episodes of evaluation `number` that ended in one call of an actor.
+
+    Entry i is the episode `order[i]`, from 0 on, of environment `environments[i]`; both are int64 [E]. `games` int64
+    [E] is the same for episodes that were the same game from start to end. `agent_steps` are all of the call.
+    """
+
+    actor_id: int
+    number: int
+    episodes: EpisodeStats
+    environments: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    games: npt.NDArray[np.int64]
+    agent_steps: int
+
+
 class EvaluationResult(NamedTuple):
     """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
-    `video` shows one more episode, if the run requests it; `video_error` is the reason for its absence. `games` int64
-    [E] has one number for episodes that were the same game from start to end; None if unknown.
+    `games` int64 [E] has one number for episodes that were the same game from start to end; None if unknown.
+    `agent_steps` are those of the evaluation, with episodes that are not in it.
     """
 
     version: int
     parameters: Float32Array
     episodes: EpisodeStats
-    video: Video | None = None
     policy: EvaluationPolicy = "sampled"
     games: npt.NDArray[np.int64] | None = None
-    video_error: str | None = None
+    agent_steps: int = 0
 
 
 def standard_error(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64] | None) -> float | None:

@@ -159,7 +159,8 @@ class LearnerBenchProcess:
 
         executor = RayExecutor(config, self._spec, 1, actor_process=SenderProcess)
         try:
-            aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
+            gradients = config.learner.gradients_per_update
+            aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
             answers = (aggregator.collect(WeightSnapshot(n, self._initial), None) for n in itertools.count())
             sums = (answer for answer in answers if isinstance(answer, AggregatedReport))
             return _cpu_seconds((len(one.reports) for one in sums), seconds)

@@ -1,4 +1,4 @@
-"""The sum of the gradients of a node's actors, made on their node. No Ray."""
+"""The sum of the gradients of a node's actors, made on their node, and their share of an evaluation. No Ray."""
 
 import sys
 import time
@@ -8,10 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from launch.loop.evaluation import EvaluationShares
 from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import WorkerPool
-from shared.config import SupervisionConfig
-from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
+from shared.config import EvaluationConfig, SupervisionConfig
+from shared.types import (
+    AggregatedReport,
+    EvaluationPart,
+    EvaluationShare,
+    Float32Array,
+    GradientReport,
+    WeightSnapshot,
+)
 
 # Heartbeats within the silence after which the learner's process takes an aggregator for hung.
 _HEARTBEATS = 4
@@ -30,6 +38,7 @@ class GradientAggregator:
             no rollout is under way.
         gradients: number of gradients in a sum.
         supervision: limits of silence and of replacements.
+        evaluation: settings of evaluations.
         clock: monotonic seconds.
     """
 
@@ -38,6 +47,7 @@ class GradientAggregator:
         executor: Executor,
         gradients: int,
         supervision: SupervisionConfig,
+        evaluation: EvaluationConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -50,17 +60,23 @@ class GradientAggregator:
         self._idle: list[int] = []
         # Those that have only played rollouts before their first one: nothing is lost if these get no next call.
         self._ahead: set[int] = set()
-        self._events: deque[ChildEvent] = deque()
+        self._evaluation = evaluation
+        # The evaluation of the last call with a share, and the shares of the actors in it.
+        self._evaluated: int | None = None
+        self._shares: EvaluationShares | None = None
+        self._events: deque[ChildEvent | EvaluationPart] = deque()
         self._reports: list[GradientReport] = []
         self._finite: list[bool] = []
         self._sum: Float32Array | None = None
 
     def collect(
-        self, snapshot: WeightSnapshot, target: WeightSnapshot | None
-    ) -> AggregatedReport | ChildEvent | Heartbeat:
-        """Wait for a complete sum, a change among the actors, or a quarter of --supervision.hang-seconds.
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None = None
+    ) -> AggregatedReport | ChildEvent | EvaluationPart | Heartbeat:
+        """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
+        --supervision.hang-seconds.
 
-        After a change or a heartbeat the sum so far is kept for the next call. The actors are supervised here; the
+        After all but a sum the sum so far is kept for the next call. `share` is that of all actors here; without one
+        they give up the evaluation that they play. The actors are supervised here; the
         caller only has to see that this process lives. The actor id of a result is 0.
 
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
@@ -72,6 +88,7 @@ class GradientAggregator:
             self._executor.publish(snapshot)
         if target is not None:
             self._executor.publish_target(target)
+        self._play(snapshot, share)
         if first:
             self._pool.start()
         while not self._events and not self._is_complete():
@@ -87,6 +104,11 @@ class GradientAggregator:
                 else:
                     self._ahead.add(completion.actor_id)
                 self._pool.on_heartbeat(completion)
+            elif isinstance(completion, EvaluationPart):
+                if self._shares is not None and completion.number == self._evaluated:
+                    self._shares.add(completion)
+                    self._events.append(completion)
+                self._pool.on_part(completion)
             elif isinstance(completion, Failed):
                 self._record(self._pool.on_failure(completion))
             self._record(*self._pool.supervise())
@@ -99,6 +121,22 @@ class GradientAggregator:
         result = AggregatedReport(0, self._sum, tuple(self._reports), tuple(self._finite))
         self._reports, self._finite, self._sum = [], [], None
         return result
+
+    def _play(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
+        """Divide a share among the actors, or pause their evaluation."""
+        self._pool.share = lambda _: None
+        if share is None:
+            return
+        if share.number != self._evaluated:
+            self._evaluated, self._shares = share.number, None
+            self._executor.publish_evaluated(snapshot)
+        actors = self._executor.actor_ids
+        # All may wait for their replacements.
+        if self._shares is None and actors:
+            self._shares = EvaluationShares(self._evaluation, share, dict.fromkeys(actors, 1))
+        if self._shares is not None:
+            self._shares.whole = share
+            self._pool.share = self._shares.share
 
     def _record(self, *changes: Change) -> None:
         """Queue events for this call and the next ones; the first carries the number of lost rollouts."""

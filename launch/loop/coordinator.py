@@ -1,6 +1,6 @@
 """The asynchronous loop between the learner and its actors: no barrier, no Ray.
 
-The life of a gradient report:
+The life of a gradient report (evaluations: `launch.loop.evaluation`):
 
     dispatched ──► computed ──► sent ──► taken in here ──► admitted ──► summed ──► applied (one update per K)
       weights       by the      by the       │                │
@@ -12,16 +12,21 @@ The life of a gradient report:
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat, Replaced
+from launch.loop.evaluation import EvaluationLost, GoesOn, SharedEvaluation
+from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
-from shared.config import SupervisionConfig
-from shared.errors import ConfigurationError
-from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport
+from shared.config import EvaluationConfig, SupervisionConfig
+from shared.errors import END_ADVICE, ConfigurationError
+from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, EvaluationResult, GradientReport
 
-Event = Outcome | EvaluationResult | Heartbeat | Change
+# An evaluation may take as many agent steps as the training before it, and this many in any case. Without a limit an
+# environment whose episodes do not end would end the training.
+_ALLOWED_AGENT_STEPS = 1_000_000
+
+Event = Outcome | EvaluationPart | EvaluationResult | EvaluationLost | Heartbeat | Change
 
 
 class Coordinator:
@@ -38,7 +43,6 @@ class Coordinator:
         clock: monotonic seconds.
 
     Attributes:
-        evaluations_under_way: evaluations that were requested and have not ended.
         messages: number of messages that the learner took in; a sum of gradients is one.
         began: `time.monotonic()` at which the first rollout began, by its actor's own account; None before its report.
     """
@@ -62,7 +66,8 @@ class Coordinator:
         # Rollouts in a row that were not finite: each of them gives one report. One may come from a single bad
         # environment step, a series of them does not end.
         self._non_finite = 0
-        self.evaluations_under_way = 0
+        self._evaluation: SharedEvaluation | None = None
+        self._evaluations = 0
         self.messages = 0
         self.began: float | None = None
 
@@ -80,19 +85,29 @@ class Coordinator:
         """Dispatch no further rollouts. `run` takes in what is in flight, and ends."""
         self._pool.stopping = True
 
-    def give_up_evaluations(self) -> None:
-        """Do not wait for evaluations in flight: one may take minutes, or never end."""
-        self._executor.drop_evaluations()
-        self.evaluations_under_way = 0
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self._evaluation is not None
 
-    def evaluate(self, policy: EvaluationPolicy) -> None:
-        """Request an evaluation of the current weights. `run` yields the result.
+    def give_up_evaluation(self) -> None:
+        """Forget the evaluation under way: it may take minutes."""
+        self._evaluation, self._pool.share = None, lambda _: None
 
-        If the evaluator dies, `run` yields `Replaced`, and all evaluations in flight are lost.
+    def evaluate(self, policy: EvaluationPolicy, config: EvaluationConfig, goes_on: GoesOn | None = None) -> bool:
+        """Begin an evaluation of the current weights by the actors; False if there is none, or one is under way.
+
+        `run` yields its parts, and then the result, or `EvaluationLost`. `goes_on`: see `SharedEvaluation`.
         """
-        self._publish()
-        self._executor.evaluate(self._learner.snapshot(), policy)
-        self.evaluations_under_way += 1
+        workers = {actor_id: self._executor.actors_of(actor_id) for actor_id in self._executor.actor_ids}
+        if self._evaluation is not None or not workers:
+            return False
+        snapshot = self._learner.snapshot()
+        self._evaluations += 1
+        self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
+        self._executor.publish_evaluated(snapshot)
+        self._pool.share = self._evaluation.share
+        return True
 
     def run(self) -> Iterator[Event | None]:
         """Yield an event for every completed call, and None now and then while none completes.
@@ -108,24 +123,25 @@ class Coordinator:
             match completion:
                 case GradientReport() | AggregatedReport():
                     yield from self._take(completion)
-                    yield from self._pool.remove_if_drained(completion.actor_id)
                 case ChildEvent():
                     self._stop_if_none_can_be_made(completion.change)
                     yield self._pool.on_child_event(completion)
-                    yield from self._pool.remove_if_drained(completion.actor_id)
+                    if isinstance(completion.change, Failed):
+                        yield from self._lose_evaluation(completion.actor_id)
                 case Heartbeat():
                     self._pool.on_heartbeat(completion)
                     yield completion
-                    yield from self._pool.remove_if_drained(completion.actor_id)
-                case EvaluationResult():
-                    self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
-                    yield completion
+                case EvaluationPart():
+                    yield from self._take_part(completion)
                 case Failed():
-                    yield self._on_failure(completion)
+                    self._stop_if_none_can_be_made(completion)
+                    yield from self._with_losses([self._pool.on_failure(completion)])
                 case None:
                     # The caller looks at its clock: for rows, checkpoints, and limits of time.
                     yield None
-            yield from self._pool.supervise()
+            if completion is not None and not isinstance(completion, Failed):
+                yield from self._with_losses(self._pool.remove_if_drained(completion.actor_id))
+            yield from self._with_losses(self._pool.supervise())
         self._pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
@@ -153,14 +169,40 @@ class Coordinator:
         self._pool.dispatch(report.actor_id)
         return outcomes
 
-    def _on_failure(self, failed: Failed) -> Failed | Replaced:
-        if failed.actor_id is None:
-            # The evaluator. Its restarts are not limited here: an evaluation is requested anew by the caller or not.
-            self._executor.replace_evaluator()
-            self.evaluations_under_way = 0
-            return Replaced(failed, None)
-        self._stop_if_none_can_be_made(failed)
-        return self._pool.on_failure(failed)
+    def _take_part(self, part: EvaluationPart) -> Iterator[Event]:
+        """Add a part to its evaluation, unless that was given up, and dispatch to its actor again."""
+        evaluation, ended = self._evaluation, None
+        if evaluation is not None and part.number == evaluation.number:
+            ended = evaluation.add(part) or self._endless(evaluation)
+        if ended is not None:
+            self.give_up_evaluation()
+        self._pool.on_part(part)
+        if self._pool.stopping and ended is None:
+            # Others may have waited for the next wave.
+            self._pool.dispatch_idle()
+        yield part
+        if ended is not None:
+            yield ended
+
+    def _endless(self, evaluation: SharedEvaluation) -> EvaluationLost | None:
+        if evaluation.agent_steps <= max(_ALLOWED_AGENT_STEPS, self._learner.account.ledger.sampled):
+            return None
+        reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
+        return EvaluationLost(reason, evaluation.agent_steps, endless=True)
+
+    def _with_losses(self, changes: Iterable[Change]) -> Iterator[Event]:
+        """The changes, and the loss of the evaluation right after that of a worker: a replay has the same order."""
+        for change in changes:
+            yield change
+            if isinstance(change, Failed | Drained):
+                yield from self._lose_evaluation(change.actor_id)
+
+    def _lose_evaluation(self, worker: int) -> Iterator[EvaluationLost]:
+        """Give up the evaluation if a worker that has a share of it has lost an actor."""
+        evaluation = self._evaluation
+        if evaluation is not None and worker in evaluation.workers:
+            self.give_up_evaluation()
+            yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
     def _stop_if_none_can_be_made(self, change: Change) -> None:
         # After the first report it is known that actors can be constructed: later failures are replaced like others.

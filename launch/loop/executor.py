@@ -1,13 +1,13 @@
-"""The protocol between the asynchronous loop and the executor that runs rollouts, and its events. No TensorFlow."""
+"""The protocol between the asynchronous loop and the executor of the actors' calls, and its events. No TensorFlow."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, WeightSnapshot
 
 
 class Failed(NamedTuple):
-    """An actor died or hangs, or its rollout raised; `actor_id` is None for the evaluator. `reason` is one line.
+    """An actor died or hangs, or its call raised. `reason` is one line.
 
     Attributes:
         node_lost: the actor's node was lost, which is no evidence against the actor itself.
@@ -15,7 +15,7 @@ class Failed(NamedTuple):
         raised: the process lives and its rollout raised an error.
     """
 
-    actor_id: int | None
+    actor_id: int
     reason: str
     node_lost: bool = False
     not_made: bool = False
@@ -23,10 +23,10 @@ class Failed(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A new actor with a new id took the place of a failed one. `replacement_id` is None for an evaluator."""
+    """A new actor with a new id took the place of a failed one."""
 
     failed: Failed
-    replacement_id: int | None
+    replacement_id: int
 
 
 class Joined(NamedTuple):
@@ -67,11 +67,11 @@ class Heartbeat(NamedTuple):
     expects_report: bool = True
 
 
-Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChildEvent | Heartbeat
+Completion = GradientReport | AggregatedReport | EvaluationPart | Failed | ChildEvent | Heartbeat
 
 
 class Executor(Protocol):
-    """Runs rollouts and evaluations.
+    """Runs rollouts, and shares of evaluations.
 
     `publish` precedes the first `dispatch`. Every dispatched call is completed exactly once by `next_completion`, and
     the calls of one actor in the order of their dispatch. An executor never retries a call: a rollout that ran twice
@@ -91,9 +91,13 @@ class Executor(Protocol):
         """Number of actors: more than ids where an id stands for several."""
         ...
 
+    def actors_of(self, actor_id: int) -> int:
+        """Number of actors that an id stands for."""
+        ...
+
     @property
     def calls_in_flight(self) -> int:
-        """Rollouts and evaluations that were dispatched and not completed yet."""
+        """Calls that were dispatched and not completed yet."""
         ...
 
     def publish(self, snapshot: WeightSnapshot) -> None:
@@ -104,19 +108,12 @@ class Executor(Protocol):
         """The same for the target network, of methods that have one."""
         ...
 
-    def dispatch(self, actor_id: int) -> None:
-        """Queue one rollout at an actor. Does not block."""
+    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
+        """Set the weights of later shares of an evaluation, which need not be published."""
         ...
 
-    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
-        """Queue one evaluation of these weights, which need not be published. Does not block.
-
-        The first evaluation starts the evaluator.
-        """
-        ...
-
-    def drop_evaluations(self) -> None:
-        """Forget the evaluations in flight: they are not completed any more."""
+    def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
+        """Queue one rollout at an actor, or one call of its share of an evaluation. Does not block."""
         ...
 
     def next_completion(self) -> Completion | None:
@@ -148,10 +145,6 @@ class Executor(Protocol):
 
     def draining(self) -> Sequence[int]:
         """Actors on draining nodes: they still work, and will be killed soon."""
-        ...
-
-    def replace_evaluator(self) -> None:
-        """End the evaluator, dead or alive, and forget its calls. The next `evaluate` starts another one."""
         ...
 
     def close(self) -> None:

@@ -6,19 +6,18 @@ Both are deterministic for a seed. They serve tests, debugging, small tasks and 
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
-from actors.evaluator import Evaluator
 from launch.loop.executor import Completion, Failed, Heartbeat
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPolicy, Played, WeightSnapshot
+from shared.types import EvaluationShare, Played, WeightSnapshot
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
@@ -34,16 +33,13 @@ _SHORTEST, _LONGEST = 0.7, 1.3
 
 
 class _Call(NamedTuple):
-    """A rollout of an actor, or an evaluation (`actor_id` None) with `policy`, and the weights of its dispatch.
+    """A call of an actor, and the weights of its dispatch. `ends` is the simulated time at which it ends."""
 
-    `ends` is the simulated time at which it ends.
-    """
-
-    actor_id: int | None
+    actor_id: int
     snapshot: WeightSnapshot
-    target: WeightSnapshot | None = None
-    policy: EvaluationPolicy | None = None
-    ends: float = 0.0
+    target: WeightSnapshot | None
+    share: EvaluationShare | None
+    ends: float
 
 
 class InlineExecutor:
@@ -54,37 +50,26 @@ class InlineExecutor:
 
     With `actor.fresh_gradients` a rollout and a gradient are calls of different length, and the first call to end in
     simulated time is run first. Lengths vary by the run's seed, and actors start evenly spread over one cycle. So N
-    actors here see the weights that N processes on as many equal cores would.
+    actors here see the weights that N processes on as many equal cores would. Evaluations take no simulated time.
 
     All actors use the graphs of the first. A thousand fit into one process.
 
-    `actors` are started at once, with ids that count up from `first_actor_id`. An evaluation ends without a result when
-    `stops` is true, and writes to `log` what it waits for: it may never end by itself.
+    `actors` are started at once, with ids that count up from `first_actor_id`.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        actors: int,
-        first_actor_id: int = 0,
-        *,
-        stops: Callable[[], bool] = lambda: False,
-        log: Callable[[str], object] | None = None,
-    ) -> None:
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
         self._config, self._spec = config, spec
-        self._stops, self._log = stops, log
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Actor] = {}
         self._first: Actor | None = None
         for _ in range(actors):
             # Not by a subclass's `add`, whose slots may depend on more.
             InlineExecutor.add(self)
-        self._evaluator: Evaluator | None = None
         # First in, first out: with one actor after another, the order of completions is fixed by that of dispatches.
         self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
+        self._evaluated: WeightSnapshot | None = None
         self._now = 0.0
         self._lengths = np.random.default_rng(config.seed)
 
@@ -96,6 +81,9 @@ class InlineExecutor:
     def actors(self) -> int:
         return len(self._actors)
 
+    def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
+        return 1
+
     @property
     def calls_in_flight(self) -> int:
         return len(self._calls)
@@ -106,11 +94,16 @@ class InlineExecutor:
     def publish_target(self, snapshot: WeightSnapshot) -> None:
         self._target = snapshot
 
-    def dispatch(self, actor_id: int) -> None:
-        assert self._snapshot is not None, "publish comes before dispatch"
-        self._calls.append(_Call(actor_id, self._snapshot, self._target, ends=self._end_of_call(actor_id)))
+    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
+        self._evaluated = snapshot
 
-    def _end_of_call(self, actor_id: int) -> float:
+    def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
+        snapshot = self._snapshot if share is None else self._evaluated
+        assert snapshot is not None, "publish comes before dispatch"
+        ends = self._end_of_call(actor_id, evaluates=share is not None)
+        self._calls.append(_Call(actor_id, snapshot, self._target, share, ends))
+
+    def _end_of_call(self, actor_id: int, *, evaluates: bool) -> float:
         """The simulated end of a call that begins now.
 
         0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
@@ -119,19 +112,13 @@ class InlineExecutor:
         actor = self._config.actor
         if not actor.fresh_gradients or self._config.lockstep:
             return 0.0
-        if self._actors[actor_id].plays_ahead:
+        if evaluates or self._actors[actor_id].plays_ahead:
             return self._now
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
         if not self._actors[actor_id].plays_next:
             return self._now + length * _GRADIENT_TIME / actor.minibatches
         spread = (list(self._actors).index(actor_id) + 1) / len(self._actors) if self._now == 0.0 else 0.0
         return self._now + length * _PLAY_TIME + spread * (_PLAY_TIME + _GRADIENT_TIME * actor.epochs)
-
-    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
-        self._calls.append(_Call(None, snapshot, policy=policy, ends=self._now))
-
-    def drop_evaluations(self) -> None:
-        self._calls = deque(call for call in self._calls if call.actor_id is not None)
 
     def next_completion(self) -> Completion | None:
         index = min(range(len(self._calls)), key=lambda index: self._calls[index].ends)
@@ -140,13 +127,12 @@ class InlineExecutor:
         self._now = call.ends
         return self._run(call)
 
-    def _run(self, call: _Call) -> Completion | None:
-        if call.actor_id is not None:
-            ran = self._actors[call.actor_id].run(call.snapshot, call.target)
-            return Heartbeat(call.actor_id, ran.gradient_follows) if isinstance(ran, Played) else ran
-        if self._evaluator is None:
-            self._evaluator = Evaluator(self._config, self._spec, self._config.evaluation)
-        return self._evaluator.run(call.snapshot, call.policy, on_wait=self._log, stops=self._stops)
+    def _run(self, call: _Call) -> Completion:
+        actor = self._actors[call.actor_id]
+        if call.share is not None:
+            return actor.evaluate(call.snapshot, call.target, call.share)
+        ran = actor.run(call.snapshot, call.target)
+        return Heartbeat(call.actor_id, ran.gradient_follows) if isinstance(ran, Played) else ran
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run within `next_completion`: none can hang while this process goes on.
@@ -172,14 +158,9 @@ class InlineExecutor:
     def draining(self) -> Sequence[int]:
         return ()
 
-    def replace_evaluator(self) -> None:
-        raise AssertionError("an exception of the inline evaluator ends the run: it is never replaced")
-
     def close(self) -> None:
         for actor in self._actors.values():
             actor.close()
-        if self._evaluator is not None:
-            self._evaluator.close()
 
 
 class ReplayExecutor(InlineExecutor):
@@ -189,17 +170,12 @@ class ReplayExecutor(InlineExecutor):
     rules depend on the cluster or a clock, this executor returns the values that lead to the recorded reaction.
     """
 
-    def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0, **watched: Any
-    ) -> None:
-        super().__init__(config, spec, actors, first_actor_id, **watched)
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
+        super().__init__(config, spec, actors, first_actor_id)
         assert config.replay_arrivals is not None
         self._trace = TraceReader(config.replay_arrivals)
         # The line before which one pass without a completion was made.
         self._paused_before = 0
-
-    def drop_evaluations(self) -> None:
-        """Drop nothing: the trace completes them."""
 
     def next_completion(self) -> Completion | None:
         event, line = self._trace.next, self._trace.line
@@ -215,9 +191,8 @@ class ReplayExecutor(InlineExecutor):
         call = next((call for call in self._calls if call.actor_id == event.actor_id), None)
         if event.kind in ("lost", "lost-with-node") and event.actor_id in self._actors:
             return Failed(event.actor_id, _LOST, node_lost=event.kind == "lost-with-node")
-        if call is not None and event.kind == "lost-evaluator":
-            return Failed(None, _LOST)
-        if call is not None and event.kind in ("report", "played", "played-ahead", "evaluation"):
+        fits = ("report", "played", "played-ahead") if call is None or call.share is None else ("evaluation",)
+        if call is not None and event.kind in fits:
             self._calls.remove(call)
             return self._run(call)
         raise self._misfit(line, event)
@@ -245,12 +220,6 @@ class ReplayExecutor(InlineExecutor):
         # A drained actor gets no further dispatch: all its remaining calls are in flight then.
         left = self._trace.calls_before_drained
         return [actor_id for actor_id in left if left[actor_id] == self.rollouts_under_way(actor_id) > 0]
-
-    def replace_evaluator(self) -> None:
-        super().drop_evaluations()
-        if self._evaluator is not None:
-            self._evaluator.close()
-            self._evaluator = None
 
     def _misfit(self, line: int, event: TraceEvent) -> TrainingStoppedError:
         return TrainingStoppedError(

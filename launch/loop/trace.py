@@ -9,7 +9,7 @@ from outside of the learner, in the order in which the run took them in:
 - `lost 0`, `lost-with-node 0`: an actor failed, or was lost with its node.
 - `replacement 3`, `joined 3`: an actor was started in place of a failed one, or in a free slot.
 - `released 0`: an actor on a draining node made its last report and was ended.
-- `evaluation`, `lost-evaluator`.
+- `evaluation 0`: an actor's call ended in a part of an evaluation.
 """
 
 from collections import Counter
@@ -24,30 +24,20 @@ _VERSION = "version 3"
 # Number of the line with the first event.
 _FIRST_LINE = 3
 _Kind = Literal[
-    "report",
-    "played",
-    "played-ahead",
-    "lost",
-    "lost-with-node",
-    "replacement",
-    "joined",
-    "released",
-    "evaluation",
-    "lost-evaluator",
+    "report", "played", "played-ahead", "evaluation", "lost", "lost-with-node", "replacement", "joined", "released"
 ]
-_OF_EVALUATOR = ("evaluation", "lost-evaluator")
 # After these a draining actor gets no further dispatch.
-_ENDING = ("report", "played-ahead")
+_ENDING = ("report", "played-ahead", "evaluation")
 
 
 class TraceEvent(NamedTuple):
-    """One line of a trace. `actor_id` is None for events of the evaluator."""
+    """One line of a trace."""
 
     kind: _Kind
-    actor_id: int | None = None
+    actor_id: int
 
     def __str__(self) -> str:
-        return self.kind if self.actor_id is None else f"{self.kind} {self.actor_id}"
+        return f"{self.kind} {self.actor_id}"
 
 
 class TraceWriter:
@@ -107,7 +97,7 @@ class TraceReader:
         # that are left: a draining actor gets no further dispatch, except after `played`.
         calls = Counter(event.actor_id for event in self._events if event.kind in _ENDING)
         drained = [event.actor_id for event in self._events if event.kind == "released"]
-        self.calls_before_drained = {actor_id: calls[actor_id] for actor_id in drained if actor_id is not None}
+        self.calls_before_drained = {actor_id: calls[actor_id] for actor_id in drained}
 
     @property
     def line(self) -> int:
@@ -128,9 +118,11 @@ class TraceReader:
 
     def advance(self) -> None:
         match self.next:
-            case TraceEvent("report" | "played-ahead", int(actor_id)) if actor_id in self.calls_before_drained:
+            case TraceEvent("report" | "played-ahead" | "evaluation", actor_id) if (
+                actor_id in self.calls_before_drained
+            ):
                 self.calls_before_drained[actor_id] -= 1
-            case TraceEvent("released", int(actor_id)):
+            case TraceEvent("released", actor_id):
                 del self.calls_before_drained[actor_id]
             case TraceEvent("lost"):
                 self._replacements_missing += 1
@@ -140,7 +132,7 @@ class TraceReader:
 
 
 def _parse(file: str, number: int, line: str) -> TraceEvent:
-    kind, *ids = line.split() or [""]
-    if kind in get_args(_Kind) and len(ids) == (kind not in _OF_EVALUATOR) and all(i.isdecimal() for i in ids):
-        return TraceEvent(cast(_Kind, kind), *map(int, ids))
+    kind, _, actor_id = line.partition(" ")
+    if kind in get_args(_Kind) and actor_id.isdecimal():
+        return TraceEvent(cast(_Kind, kind), int(actor_id))
     raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an event of a trace")

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat, Joined, Replaced
 from shared.config import SupervisionConfig
-from shared.types import AggregatedReport, GradientReport
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport
 
 # Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
 # Ray's server, and nothing that it finds is urgent.
@@ -61,6 +61,7 @@ class WorkerPool:
         clock: monotonic seconds.
 
     Attributes:
+        share: what an actor is to play of an evaluation, in place of its training; None if nothing.
         actor_restarts: number of replaced actors, those behind an aggregator included.
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
     """
@@ -74,8 +75,11 @@ class WorkerPool:
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._draining: set[int] = set()
+        # Actors whose last call left work that ends in a report.
+        self._expected: set[int] = set()
         self._checked = clock()
         self.stopping = False
+        self.share: Callable[[int], EvaluationShare | None] = lambda _: None
         self.actor_restarts = 0
         self.rollouts_lost = 0
 
@@ -98,15 +102,34 @@ class WorkerPool:
                     self.dispatch(actor_id)
 
     def dispatch(self, actor_id: int) -> None:
-        """Dispatch one more rollout, unless the run stops or the actor's node drains."""
-        if self.stopping or actor_id in self._draining:
+        """Dispatch one more call.
+
+        Work that is expected to end in a report is completed first: its agent steps are paid for. Then comes a share of
+        an evaluation, also while the run stops, but not while the actor's node drains.
+        """
+        draining, expected = actor_id in self._draining, actor_id in self._expected
+        share = None if draining or expected else self.share(actor_id)
+        if (self.stopping or draining) and share is None and not expected:
             return
-        self._dispatch(actor_id)
+        self._executor.dispatch(actor_id, share)
+        self._watchdog.dispatched(actor_id, self._clock())
+
+    def dispatch_idle(self) -> None:
+        """Dispatch to actors without a call, which a run that stops has for an evaluation that goes on."""
+        for actor_id in self._executor.actor_ids:
+            if not self._watchdog.outstanding(actor_id):
+                self.dispatch(actor_id)
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its oldest call."""
+        self._expected.discard(report.actor_id)
         self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
         self._restarts.proven(report.actor_id)
+
+    def on_part(self, part: EvaluationPart) -> None:
+        """Record that an actor played a part of an evaluation, and dispatch to it again."""
+        self._watchdog.heard_from(part.actor_id, self._clock())
+        self.dispatch(part.actor_id)
 
     def on_child_event(self, event: ChildEvent) -> Change:
         """Count a change among the actors behind an aggregator, and dispatch to it again.
@@ -129,12 +152,14 @@ class WorkerPool:
         """Record that an actor or aggregator is alive, and dispatch to it again.
 
         A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
-        while the run stops or the node drains: its agent steps are paid for. So the end of a run waits for at most K
-        gradients of each node.
+        while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
         self._watchdog.heard_from(heartbeat.actor_id, self._clock())
-        dispatch = self._dispatch if heartbeat.expects_report else self.dispatch
-        dispatch(heartbeat.actor_id)
+        if heartbeat.expects_report:
+            self._expected.add(heartbeat.actor_id)
+        else:
+            self._expected.discard(heartbeat.actor_id)
+        self.dispatch(heartbeat.actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement.
@@ -142,7 +167,6 @@ class WorkerPool:
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
         """
-        assert failed.actor_id is not None
         now = self._clock()
         self._end(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
@@ -177,19 +201,15 @@ class WorkerPool:
         """Count rollouts that will not be waited for: those of aggregators that have no part in a complete sum."""
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
-    def _dispatch(self, actor_id: int) -> None:
-        self._executor.dispatch(actor_id)
-        self._watchdog.dispatched(actor_id, self._clock())
-
     def _end(self, actor_id: int) -> None:
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
         self._watchdog.forget(actor_id)
         self._draining.discard(actor_id)
+        self._expected.discard(actor_id)
         self._executor.remove(actor_id)
 
     def _count_death(self, failed: Failed, now: float) -> float:
         """Count a death against the limit. Returns the backoff of the replacement in seconds."""
-        assert failed.actor_id is not None
         # Limit and backoff are separate: many actors of one node may die at once, and all come back at once.
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:

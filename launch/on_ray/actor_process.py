@@ -1,23 +1,25 @@
-"""The processes of an actor and of the evaluator, as Ray actors.
+"""The process of an actor, as a Ray actor.
 
-They import TensorFlow, and modules that need it, in their constructors: after threads and devices have been set, and
-never in the driver, which only names these classes.
+It imports TensorFlow, and modules that need it, in its constructor: after threads and devices have been set, and never
+in the driver, which only names the class.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import gymnasium
 
 from actors.environments import EnvironmentSpec
-from launch.machine import usable_cores, without_collections
+from launch.machine import without_collections
 from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
-from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, Played, WeightSnapshot
+from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played, WeightSnapshot
+
+if TYPE_CHECKING:
+    from actors.actor import Actor
 
 
 class Reply(NamedTuple):
@@ -38,9 +40,15 @@ class WorkerProcess:
 
     _endpoint: LocalEndpoint | None = None
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, address: ChannelAddress | None) -> Reply:
+    def run(
+        self,
+        snapshot: WeightSnapshot,
+        target: WeightSnapshot | None,
+        share: EvaluationShare | None,
+        address: ChannelAddress | None,
+    ) -> Reply:
         """Answer one call. Later calls may come through the connection at `address`."""
-        result = self.answer(snapshot, target)
+        result = self.answer(snapshot, target, share)
         if address is not None and self._endpoint is None:
             channel = open_channel(address)
             self._endpoint = None if channel is None else LocalEndpoint(channel)
@@ -51,7 +59,7 @@ class WorkerProcess:
         assert self._endpoint is not None
         self._endpoint.serve(self.answer)
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> Answer:
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None) -> Answer:
         """Do the work of one call with these weights, which may be overwritten after it."""
         raise NotImplementedError
 
@@ -63,7 +71,7 @@ class Runner(Protocol):
 
 
 class CallFailedError(Exception):
-    """A rollout or an evaluation raised an error. The message is one line.
+    """A call raised an error. The message is one line.
 
     Ray passes on this exception in place of the original one, which it may not be able to pickle.
     """
@@ -95,16 +103,21 @@ class ActorProcess(WorkerProcess):
 
         return Actor(config, spec, actor_id)
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | Played:
-        """Run one rollout, see `Actor.run`.
+    def answer(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
+    ) -> GradientReport | Played | EvaluationPart:
+        """Run one rollout, or play on with a share of an evaluation; see `Actor`.
 
         Raises:
             ActorNotMadeError: the constructor could not construct the actor.
-            CallFailedError: the rollout raised an error.
+            CallFailedError: the call raised an error.
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
         with one_line_errors():
+            if share is not None:
+                # A replacement in a benchmark gets none.
+                return cast("Actor", self._runner).evaluate(snapshot, target, share)
             return self._runner.run(snapshot, target)
 
 
@@ -127,35 +140,3 @@ def why_not_made(error: Exception, config: RunConfig) -> str:
         f"does not know --environment.id {config.environment.id}: {reason} Name the module that registers it: "
         f"--environment.import MODULE"
     )
-
-
-class EvaluatorProcess:
-    """An `Evaluator` in a process of its own."""
-
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        prepare_tensorflow(gpu=False, network=config.network)
-        from actors.evaluator import Evaluator
-
-        self._config, self._spec = config, spec
-        # Beside the actors, which take all cores: emulators in a quarter as many threads, so that the confirmation of a
-        # fast run does not take longer than its training. The scores are equal to the bit.
-        threads = max(1, usable_cores() // 4)
-        self._make = partial(Evaluator, config, spec, config.evaluation, threads=threads)
-        self._evaluator: Evaluator | None = None
-
-    def run(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> EvaluationResult:
-        """Evaluate these weights, see `Evaluator.run`, and film an episode if the settings request it."""
-        with one_line_errors():
-            # Here, as the errors of constructors have no cause in Ray.
-            self._evaluator = self._evaluator or self._make()
-            result = self._evaluator.run(snapshot, policy)
-        assert result is not None, "nothing stops it"
-        if not self._config.evaluation.video:
-            return result
-        try:
-            from launch.film.record import film_episode
-
-            return result._replace(video=film_episode(self._config, self._spec, snapshot))
-        except Exception as error:
-            # A failed film does not cost the evaluation.
-            return result._replace(video_error=typed_line(error))

@@ -1,4 +1,4 @@
-"""The executor whose actors and evaluator are Ray processes. It starts them and passes calls on; the loop decides."""
+"""The executor whose actors are Ray processes. It starts them and passes calls on; the loop decides."""
 
 import itertools
 import time
@@ -12,24 +12,17 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed, Heartbeat
-from launch.on_ray.actor_process import (
-    ActorNotMadeError,
-    ActorProcess,
-    CallFailedError,
-    EvaluatorProcess,
-    Reply,
-    WorkerProcess,
-)
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node
 from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
-from shared.types import EvaluationPolicy, Played, WeightSnapshot
+from shared.types import EvaluationShare, Played, WeightSnapshot
 
 _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
-# they are polled between two waits of this length. That is so while actors start and while an evaluation runs.
+# they are polled between two waits of this length. That is so while actors start.
 _GLANCE_SECONDS = 0.01
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
@@ -49,6 +42,7 @@ class WorkerHandle:
         connection: offered to a process of this machine, until it cannot be accepted.
         serving: Ray's call that answers through the connection, once it has been accepted.
         target_version: version of the target network that it was sent last.
+        evaluation: number of the evaluation whose weights it was sent last.
     """
 
     process: Any
@@ -57,6 +51,7 @@ class WorkerHandle:
     connection: LocalConnection | None = None
     serving: ray.ObjectRef | None = None
     target_version: int | None = None
+    evaluation: int | None = None
 
 
 class _Published:
@@ -105,14 +100,12 @@ class RayExecutor:
         self._actor_process, self._shared_memory = actor_process, shared_memory
         self._ids = itertools.count(first_actor_id)
         self._workers: dict[int, WorkerHandle] = {}
-        # The actor of each call in flight, None for an evaluation, by Ray's reference or the local call. In the order
-        # of dispatch.
-        self._calls: dict[Any, int | None] = {}
+        # The actor of each call in flight, by Ray's reference or the local call. In the order of dispatch.
+        self._calls: dict[Any, int] = {}
         self._transport = LocalTransport()
-        self._publishes = 0
         self._weights: _Published | None = None
         self._target: _Published | None = None
-        self._evaluator: Any = None
+        self._evaluated: _Published | None = None
         for _ in range(actors):
             self.add()
 
@@ -124,24 +117,27 @@ class RayExecutor:
     def actors(self) -> int:
         return sum(worker.actors for worker in self._workers.values())
 
+    def actors_of(self, actor_id: int) -> int:
+        return self._workers[actor_id].actors
+
     @property
     def calls_in_flight(self) -> int:
         return len(self._calls)
 
     def publish(self, snapshot: WeightSnapshot) -> None:
-        self._publishes += 1
-        if self._publishes == 2 and self._evaluator is None and self._config.evaluation.every_frames:
-            # After the first update: it would take a third of the cores from the actors that are waited for. Runs that
-            # may never evaluate do not pay for the process, which takes as much memory as an actor.
-            self._evaluator = self._start_evaluator()
         self._weights = _Published(snapshot)
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
         self._target = _Published(snapshot)
 
-    def dispatch(self, actor_id: int) -> None:
-        assert self._weights is not None, "publish comes before dispatch"
-        worker, target = self._workers[actor_id], self._target
+    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
+        self._evaluated = _Published(snapshot)
+
+    def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
+        worker, target, weights = self._workers[actor_id], self._target, self._weights
+        if share is not None and worker.evaluation != share.number:
+            weights, worker.evaluation = self._evaluated, share.number
+        assert weights is not None, "publish comes before dispatch"
         if target is not None:
             # It keeps the target that it has. It takes its calls in order: that of an earlier call has arrived.
             version = target.snapshot.version
@@ -150,22 +146,12 @@ class RayExecutor:
         if worker.serving is None:
             address = worker.connection and worker.connection.address
             reference = None if target is None else target.reference
-            call = worker.process.run.remote(self._weights.reference, reference, address)
+            call = worker.process.run.remote(weights.reference, reference, share, address)
         else:
             assert worker.connection is not None
             target_snapshot = None if target is None else target.snapshot
-            call = self._transport.call(worker.connection, self._weights.snapshot, target_snapshot)
+            call = self._transport.call(worker.connection, weights.snapshot, target_snapshot, share)
         self._calls[call] = actor_id
-
-    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
-        if self._evaluator is None:
-            self._evaluator = self._start_evaluator()
-        published = self._weights
-        reference = published.reference if published and published.snapshot is snapshot else ray.put(snapshot)
-        self._calls[self._evaluator.run.remote(reference, policy)] = None
-
-    def drop_evaluations(self) -> None:
-        self._calls = {call: actor_id for call, actor_id in self._calls.items() if actor_id is not None}
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -176,7 +162,7 @@ class RayExecutor:
         # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
         # each actor is waited for. Of several that are ready the one that was dispatched first is taken: no actor is
         # passed over for long.
-        oldest: dict[int | None, Any] = {}
+        oldest: dict[int, Any] = {}
         for call, actor_id in self._calls.items():
             oldest.setdefault(actor_id, call)
         call = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], _POLL_SECONDS)
@@ -189,7 +175,7 @@ class RayExecutor:
             # The call stays: until the actor is removed it counts as a rollout that is under way.
             return self._failed(actor_id, error)
         del self._calls[call]
-        return result if actor_id is None else self._completion(actor_id, result)
+        return self._completion(actor_id, result)
 
     def has_completed(self, actor_id: int) -> bool:
         oldest = next(call for call, caller in self._calls.items() if caller == actor_id)
@@ -236,17 +222,9 @@ class RayExecutor:
         draining = {node.id for node in self._cluster.nodes() if node.draining}
         return [actor_id for actor_id, worker in self._workers.items() if worker.node in draining]
 
-    def replace_evaluator(self) -> None:
-        # Its further calls would each end with its death again.
-        self.drop_evaluations()
-        if self._evaluator is not None:
-            ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = None
-
     def close(self) -> None:
         for worker in self._workers.values():
             self._end(worker)
-        self.replace_evaluator()
         self._transport.close()
         self._workers, self._calls = {}, {}
 
@@ -292,24 +270,17 @@ class RayExecutor:
             return self._transport.receive(call)
         except EOFError:
             # It raised, or its process died: Ray raises the reason.
-            actor_id = self._calls[call]
-            assert actor_id is not None
-            ray.get(self._workers[actor_id].serving)
+            ray.get(self._workers[self._calls[call]].serving)
             raise AssertionError("an actor serves until its connection is closed here") from None
 
-    def _failed(self, actor_id: int | None, error: RayError) -> Failed:
+    def _failed(self, actor_id: int, error: RayError) -> Failed:
         if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
-        reason = failure_reason(error, "its evaluation" if actor_id is None else "its rollout")
-        failed = Failed(actor_id, reason, raised=isinstance(error, RayTaskError))
-        if self._cluster is None or actor_id is None:
+        failed = Failed(actor_id, failure_reason(error), raised=isinstance(error, RayTaskError))
+        if self._cluster is None:
             return failed
         lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._workers[actor_id].node)
         return failed._replace(node_lost=lost)
-
-    def _start_evaluator(self) -> Any:
-        # It takes no core from the actors' count: between evaluations it sleeps.
-        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)
 
     def _end(self, worker: WorkerHandle) -> None:
         # Processes that an aggregator has started end with it.
@@ -318,13 +289,13 @@ class RayExecutor:
             self._transport.disconnect(worker.connection)
 
 
-def failure_reason(error: RayError, call: str = "its rollout") -> str:
+def failure_reason(error: RayError) -> str:
     """The reason why a process or a call failed, in one line."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, CallFailedError):
-        return f"{call} raised: {error.cause}"
+        return f"its rollout raised: {error.cause}"
     reason = last_line(error)
     if not isinstance(error, RayActorError):
-        return f"{call} raised: {reason}"
+        return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.
     detail = reason.partition(" Some common causes")[0].partition("Worker exit detail: ")
     return f"its process died: {detail[2] or detail[0]}"

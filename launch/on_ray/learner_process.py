@@ -128,8 +128,11 @@ class LearnerProcess:
         early = None if start.resume else executor_from(0)
         try:
             prepare_tensorflow(gpu=start.gpu, network=config.network)
-            from launch.run.session import TrainingSession
+            from launch.run.session import Film, TrainingSession
 
+            film: Film | None = None
+            if config.evaluation.video:
+                from launch.film.record import film_episode as film
             return TrainingSession(
                 config,
                 spec,
@@ -137,6 +140,7 @@ class LearnerProcess:
                 executor_from if early is None else lambda _: early,
                 resume=start.resume,
                 after=start.death,
+                film=film,
                 started=start.started,
             )
         except BaseException:

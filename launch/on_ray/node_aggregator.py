@@ -11,7 +11,6 @@ On the learner's own machine the sum travels through shared memory too. It is th
 """
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from actors.environments import EnvironmentSpec
@@ -24,7 +23,7 @@ from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import gradients_together
 from launch.on_ray.transport import Answer
 from shared.config import RunConfig
-from shared.types import AggregatedReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
@@ -51,18 +50,16 @@ class NodeAggregator(WorkerProcess):
         node: str,
         actor_process: type[ActorProcess],
     ) -> None:
-        # The evaluator, and the target that needs one, are those of the learner's process.
-        config = replace(config, stop_at_return=None, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
-        self._aggregator = GradientAggregator(executor, gradients, config.supervision)
+        self._aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
         self._weights: WeightSnapshot | None = None
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> Answer:
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None) -> Answer:
         if self._weights is None or self._weights.version != snapshot.version:
             # Actors may start with these weights after the call, when their memory may have the next ones.
             self._weights = _copy(snapshot)
         with one_line_errors():
-            return self._aggregator.collect(self._weights, target and _copy(target))
+            return self._aggregator.collect(self._weights, target and _copy(target), share)
 
 
 class NodesExecutor(RayExecutor):
@@ -128,7 +125,7 @@ class NodesExecutor(RayExecutor):
 
     def _completion(self, actor_id: int, result: Any) -> Completion:
         completion = super()._completion(actor_id, result)
-        assert isinstance(completion, AggregatedReport | ChildEvent | Heartbeat)
+        assert isinstance(completion, AggregatedReport | ChildEvent | EvaluationPart | Heartbeat)
         if isinstance(completion, AggregatedReport):
             self._unfinished.discard(actor_id)
         else:

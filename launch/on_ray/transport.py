@@ -32,14 +32,22 @@ import numpy as np
 from launch.loop.executor import ChildEvent, Heartbeat
 from launch.machine import PROCESSES, machine_id
 from shared.moments import AdvantageMoments
-from shared.types import AggregatedReport, Float32Array, GradientReport, Played, WeightSnapshot
+from shared.types import (
+    AggregatedReport,
+    EvaluationPart,
+    EvaluationShare,
+    Float32Array,
+    GradientReport,
+    Played,
+    WeightSnapshot,
+)
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
-# What a call gives: a report, a rollout without one, or a node's aggregator's news.
-Answer = GradientReport | AggregatedReport | ChildEvent | Heartbeat | Played
+# What a call gives: a report, a rollout without one, a part of an evaluation, or a node's aggregator's news.
+Answer = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat | Played
 
 
 class VectorAddress(NamedTuple):
@@ -78,6 +86,7 @@ class Request(NamedTuple):
 
     weights: Weights
     target: Weights | None
+    share: EvaluationShare | None
     reply_in: VectorAddress
 
 
@@ -102,7 +111,11 @@ class LocalTransport:
             return None
 
     def call(
-        self, connection: "LocalConnection", snapshot: WeightSnapshot, target: WeightSnapshot | None
+        self,
+        connection: "LocalConnection",
+        snapshot: WeightSnapshot,
+        target: WeightSnapshot | None,
+        share: EvaluationShare | None = None,
     ) -> "LocalCall":
         """Send a call to an actor that has accepted `connection`."""
         in_use = {vector for call in self._calls for vector in call.vectors}
@@ -115,7 +128,7 @@ class LocalTransport:
         # Its vectors stay reserved until the report is received: the actor reads weights in place during the rollout.
         call = LocalCall(connection, reply_in, (*read, reply_in))
         self._calls.append(call)
-        connection.near.send(Request(weights, target_weights, reply_in.address))
+        connection.near.send(Request(weights, target_weights, share, reply_in.address))
         return call
 
     def receive(self, call: "LocalCall") -> Answer:
@@ -222,7 +235,7 @@ class LocalEndpoint:
         self._channel = channel
         self._vectors: dict[VectorAddress, Float32Array] = {}
 
-    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], Answer]) -> None:
+    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], Answer]) -> None:
         """Answer requests by `run` until the other end is closed."""
         try:
             while True:
@@ -230,7 +243,8 @@ class LocalEndpoint:
                     request: Request = self._channel.receive()
                 except EOFError:
                     return
-                answer = run(self._snapshot(request.weights), request.target and self._snapshot(request.target))
+                target = request.target and self._snapshot(request.target)
+                answer = run(self._snapshot(request.weights), target, request.share)
                 if isinstance(answer, GradientReport | AggregatedReport):
                     self._vector(request.reply_in)[...] = answer.gradient
                     answer = answer._replace(gradient=_NO_GRADIENT)

@@ -376,8 +376,6 @@ def change_message(change: Change) -> str:
     match change:
         case Failed():
             return f"actor {change.actor_id}: {change.reason}"
-        case Replaced(failed, replacement_id=None):
-            return f"evaluator: {failed.reason}; another one replaces it"
         case Replaced(failed, replacement_id):
             return f"actor {replacement_id} replaces actor {failed.actor_id}"
         case Joined(actor_id):

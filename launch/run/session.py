@@ -24,6 +24,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
+from launch.loop.evaluation import EvaluationLost
 from launch.loop.executor import Drained, Executor, Failed, Heartbeat, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
@@ -33,12 +34,19 @@ from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
 from launch.run.saving import Saving
 from launch.run.status import LearnerDeath, RunCounts, run_summary
-from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
+from launch.run.stopping import (
+    Evaluations,
+    RecentReturn,
+    ReturnTarget,
+    StoppingRules,
+    TrainingPoint,
+    TrainingReturns,
+)
 from launch.run.tensorboard import TensorBoard
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-from shared.types import EvaluationResult
+from shared.types import EvaluationPart, EvaluationResult, Video, WeightSnapshot
 
 
 def trace_event(event: Event | None) -> TraceEvent | None:
@@ -48,12 +56,10 @@ def trace_event(event: Event | None) -> TraceEvent | None:
             return TraceEvent("report", event.report.actor_id)
         case Heartbeat():
             return TraceEvent("played" if event.expects_report else "played-ahead", event.actor_id)
-        case EvaluationResult():
-            return TraceEvent("evaluation")
+        case EvaluationPart():
+            return TraceEvent("evaluation", event.actor_id)
         case Failed():
             return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
-        case Replaced(replacement_id=None):
-            return TraceEvent("lost-evaluator")
         case Replaced(replacement_id=actor_id):
             return TraceEvent("replacement", actor_id)
         case Joined(actor_id):
@@ -64,6 +70,7 @@ def trace_event(event: Event | None) -> TraceEvent | None:
 
 
 ExecutorFactory = Callable[[int], Executor]
+Film = Callable[[RunConfig, EnvironmentSpec, WeightSnapshot], Video]
 
 
 class TrainingSession:
@@ -76,6 +83,7 @@ class TrainingSession:
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
+        film: plays one more episode of each evaluation for `evaluation.video`. Actors wait for it.
         started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
             the driver's machine.
     """
@@ -89,10 +97,11 @@ class TrainingSession:
         *,
         resume: bool,
         after: LearnerDeath | None = None,
+        film: Film | None = None,
         started: float | None = None,
     ) -> None:
         self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
-        self._config = config
+        self._config, self._spec, self._film = config, spec, film
         self._resumed = resume
         self._folder = RunFolder(folder)
         self._messages = Messages(self._folder.log)
@@ -108,7 +117,7 @@ class TrainingSession:
         goal = config.stop_at_return
         self._target = None if goal is None else ReturnTarget(goal, config.stop_measure)
         self._stopping = StoppingRules(config, self._target)
-        self._returns = TrainingReturns()
+        self._returns, self._recent_return = TrainingReturns(), RecentReturn()
         # The trace drives a replay, never the clock: every wait is over at once, and the limit on deaths is off.
         self._replays = config.replay_arrivals is not None
         supervision, clock = config.supervision, time.monotonic
@@ -210,8 +219,13 @@ class TrainingSession:
             self._returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
             if self._stopping.running:
-                at = TrainingPoint.of(self.learner.version, self.learner.account, now)
-                self._evaluations.request_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
+                at = TrainingPoint.of(self.learner.version, self.learner.account, now, self._recent_return.value)
+                self._evaluations.request_if_due(
+                    at,
+                    self._coordinator.evaluate,
+                    window_counts=self._returns.last_count,
+                    untrained=self._returns.untrained,
+                )
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
@@ -259,10 +273,10 @@ class TrainingSession:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
             self._metrics.drains = True
-            if self._coordinator.evaluations_under_way and self._config.executor == "ray":
+            if self._coordinator.evaluates:
                 self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         if self._stopping.interrupted:
-            self._coordinator.give_up_evaluations()
+            self._coordinator.give_up_evaluation()
 
     def _take(self, event: Event | None) -> None:
         match event:
@@ -270,14 +284,14 @@ class TrainingSession:
                 self._take_outcome(event)
             case EvaluationResult():
                 self._take_evaluation(event)
+            case EvaluationLost():
+                self._evaluations.lose(event, seconds=self.elapsed_seconds, trained=self.learner.account.ledger.sampled)
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
                 crowding = self._config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding and not self._crowding_logged:
                     self._crowding_logged = True
                     self.log(f"warning: {crowding}")
-                if isinstance(event, Replaced) and event.replacement_id is None:
-                    self._evaluations.evaluator_died(self.learner.account.episodes)
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
@@ -287,6 +301,7 @@ class TrainingSession:
             returns = report.episodes.returns
             finite = returns[np.isfinite(returns)].tolist()
             self._returns.add(report.actor_id, finite, report.unfinished_environments)
+            self._recent_return.add(report)
             if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
                 self._non_finite_return_logged = True
                 self.log(
@@ -315,19 +330,30 @@ class TrainingSession:
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         point, confirmed = self._evaluations.receive(
-            result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
+            result,
+            seconds=self.elapsed_seconds,
+            trained=self.learner.account.ledger.sampled,
+            untrained=self._returns.untrained,
         )
         self._metrics.add_evaluation(point)
         self._messages.emit(Evaluated(point))
-        if result.video is not None:
-            self._saving.keep_video(result.version, result.video)
-            self._tensorboard.write_video(result.video, point["frames"])
-        if result.video_error is not None:
-            self.log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
+        if self._config.evaluation.video and self._film is not None:
+            self._keep_film(WeightSnapshot(result.version, result.parameters, point["frames"]))
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
         self._saving.best.keep_if_best(
             result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
         )
+
+    def _keep_film(self, snapshot: WeightSnapshot) -> None:
+        assert self._film is not None
+        try:
+            video = self._film(self._config, self._spec, snapshot)
+        # A failed film does not cost the evaluation.
+        except Exception as error:
+            self.log(f"warning: the evaluation of update {snapshot.version} has no video: {typed_line(error)}")
+            return
+        self._saving.keep_video(snapshot.version, video)
+        self._tensorboard.write_video(video, snapshot.frames)
 
     def _counts(self) -> RunCounts:
         return self._earlier + RunCounts(
@@ -364,7 +390,7 @@ class TrainingSession:
             actor=self._config.actor,
             target=self._target,
             returns=self._returns,
-            evaluation=self._evaluations.last,
+            evaluations=self._evaluations,
         )
         try:
             write_json(self._folder.summary, summary)

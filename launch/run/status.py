@@ -17,7 +17,7 @@ from launch.output import finite, nearest, typed_path, write_json
 from launch.run.folder import SEEDS_FILE, Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
-from launch.run.stopping import ReturnTarget, Status, TrainingReturns
+from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingReturns
 from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -118,9 +118,9 @@ def run_summary(
     actor: ActorConfig,
     target: ReturnTarget | None,
     returns: TrainingReturns,
-    evaluation: dict[str, Any] | None,
+    evaluations: Evaluations,
 ) -> dict[str, Any]:
-    """The content of summary.json. `evaluation` is the entry of the last evaluation."""
+    """The content of summary.json."""
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     account, ledger = learner.account, learner.account.ledger
     # 0 for a run that was stopped before its first rollout.
@@ -149,7 +149,10 @@ def run_summary(
         "episodes": account.episodes,
         "non_finite_returns": account.non_finite_returns,
         "target_updates": learner.target_updates,
-        "evaluation": evaluation,
+        "evaluation": evaluations.last,
+        # Of training, during which the actors played evaluations.
+        "evaluation_seconds": evaluations.seconds,
+        "evaluation_agent_steps": evaluations.agent_steps,
         "actor_restarts": counts.actor_restarts,
         "rollouts_lost_with_actors": counts.rollouts_lost,
         # A dead actor cannot report how far its rollout had come.

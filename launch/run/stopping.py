@@ -1,20 +1,23 @@
 """Evaluations of a run, and the conditions under which it stops. No Ray, no TensorFlow.
 
-The mean of the last 100 training episodes can cross a target by luck: many versions of the weights played them, and it
-is compared after every rollout. A crossing is therefore confirmed by an evaluation of the weights of that moment.
+A training return can cross a target by luck: many versions of the weights played it, and it is compared after every
+rollout. A crossing is therefore confirmed by an evaluation of the weights of that moment. The confirmation selects
+these weights, so that its mean is not a score: `tributary evaluate` plays other games for one.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from launch.loop.evaluation import EvaluationLost, GoesOn
 from launch.output import finite
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EvaluationPolicy, EvaluationResult, standard_error
+from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, standard_error
 
 
 class TrainingReturns:
@@ -62,6 +65,44 @@ class TrainingReturns:
         self._first = state["first_episodes"]
 
 
+# Episodes whose agent steps `RecentReturn` covers, and of which it takes the mean length.
+_RECENT_EPISODES = 20
+
+
+class RecentReturn:
+    """An estimate of the present mean return: reward per agent step × agent steps of an episode.
+
+    The last 100 episodes are old: an episode of Pong with 2,000 agent steps takes 64 environments 128,000. The rewards
+    of the last agent steps are those of the present weights, in the middle of episodes, too. The rate is over as many
+    agent steps as 20 episodes have, and the length is the mean of the last 20, so that by the renewal-reward theorem
+    the product is the mean return where both are constant. It decides nothing by itself.
+    """
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[int, float]] = deque()
+        self._agent_steps, self._rewards = 0, 0.0
+        self._lengths: deque[int] = deque(maxlen=_RECENT_EPISODES)
+
+    def add(self, report: GradientReport) -> None:
+        self._lengths.extend(report.episodes.lengths.tolist())
+        self._reports.append((report.agent_steps, report.rewards))
+        self._agent_steps += report.agent_steps
+        self._rewards += report.rewards
+        # Those that are not needed any more for 20 episodes of the present length.
+        while self._agent_steps - self._reports[0][0] >= max(1, sum(self._lengths)):
+            agent_steps, rewards = self._reports.popleft()
+            self._agent_steps -= agent_steps
+            self._rewards -= rewards
+
+    @property
+    def value(self) -> float | None:
+        """None before 20 episodes have ended, and their agent steps have been played."""
+        steps = sum(self._lengths)
+        if len(self._lengths) < _RECENT_EPISODES or not 0 < steps <= self._agent_steps:
+            return None
+        return self._rewards / self._agent_steps * steps / _RECENT_EPISODES
+
+
 # The policy of training, whose return is to be confirmed.
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
 
@@ -80,18 +121,28 @@ class TrainingPoint(NamedTuple):
     seconds: float
     mean_return_100: float | None
     evaluation_mean_return: float | None = None
+    recent_return: float | None = None
 
     @classmethod
-    def of(cls, update: int, account: Account, seconds: float) -> "TrainingPoint":
-        """The point after an update, `seconds` of training after the start of the run."""
-        return cls(update, account.episodes, account.ledger.sampled, account.frames, seconds, account.mean_return)
+    def of(cls, update: int, account: Account, seconds: float, recent: float | None = None) -> "TrainingPoint":
+        """The point after an update, `seconds` of training after the start of the run. `recent`: see `RecentReturn`."""
+        episodes, sampled, frames = account.episodes, account.ledger.sampled, account.frames
+        return cls(update, episodes, sampled, frames, seconds, account.mean_return, recent_return=recent)
+
+
+# Agent steps of confirmations per agent step of training. One of an evaluation takes half the time, without a gradient:
+# confirmations take about a tenth of the time of training. The first one may take more.
+_CONFIRMING_SHARE = 0.25
 
 
 class ReturnTarget:
     """The mean return at which a run stops, and the points at which it was crossed and confirmed.
 
-    With the measure `training` a crossing requests an evaluation. With the measure `evaluation` a regular evaluation
-    that reaches the target is crossing and confirmation in one.
+    With the measure `training` a crossing by the last 100 episodes, or by `RecentReturn`, requests a confirmation. With
+    the measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
+
+    After a confirmation that failed the next one waits until the agent steps of all are a quarter of those of training,
+    and half as many new ones as the last one took have been played.
     """
 
     def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
@@ -100,28 +151,33 @@ class ReturnTarget:
         self.first: TrainingPoint | None = None
         self.confirmed: TrainingPoint | None = None
         self._requested: TrainingPoint | None = None
-        self._not_before_episode = 0
+        self._confirming_agent_steps = 0
+        self._not_before_agent_steps = 0.0
 
     def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
-        """Whether the run crosses the target here, and needs an evaluation. `counts`: the mean is representative."""
-        mean = at.mean_return_100
+        """Whether the run crosses the target here, and may confirm it. `counts`: the mean is representative."""
         if self.measure != "training" or self.confirmed is not None or self._requested is not None:
             return False
-        if not counts or not self._is_reached_by(mean) or at.episodes < self._not_before_episode:
-            return False
+        reached = self._is_reached_by(at.mean_return_100) or self._is_reached_by(at.recent_return)
+        return counts and reached and at.agent_steps >= self._not_before_agent_steps
+
+    def request(self, at: TrainingPoint) -> None:
+        """Record that a confirmation of the weights of this point has begun."""
         self._requested = at
         self.first = self.first or at
-        return True
 
-    def evaluated(self, mean: float | None, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
-        """Whether an evaluation of the weights of a point confirms the target, after `episodes` training episodes."""
+    def evaluated(self, mean: float | None, at: TrainingPoint, *, agent_steps: int, trained: int) -> bool:
+        """Whether an evaluation of the weights of a point confirms the target.
+
+        It took `agent_steps`, and ended after `trained` agent steps of training.
+        """
         if self.confirmed is not None:
             return False
         evaluated = at._replace(evaluation_mean_return=mean)
         if self.measure == "training":
-            if self._requested is None or self._requested.update != at.update or policy != CONFIRMING_POLICY:
+            if self._requested != at:
                 return False
-            self.reject(episodes)
+            self.reject(agent_steps, trained)
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
         if not self._is_reached_by(mean):
@@ -130,10 +186,13 @@ class ReturnTarget:
         self.confirmed = evaluated
         return True
 
-    def reject(self, episodes: int) -> None:
-        """Forget the requested evaluation. A new window counts for the next: the present one would cross at once."""
+    def reject(self, agent_steps: int, trained: int) -> None:
+        """Forget the requested confirmation, which took `agent_steps`, after `trained` agent steps of training."""
         if self._requested is not None:
-            self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
+            self._requested = None
+            self._confirming_agent_steps += agent_steps
+            allowed = self._confirming_agent_steps / _CONFIRMING_SHARE
+            self._not_before_agent_steps = max(trained + agent_steps / 2, allowed)
 
     def _is_reached_by(self, mean: float | None) -> bool:
         # Without the test a NaN would not be below the target, and an infinity above it.
@@ -145,7 +204,8 @@ class ReturnTarget:
             "measure": self.measure,
             "first": self.first,
             "confirmed": self.confirmed,
-            "not_before_episode": self._not_before_episode,
+            "confirming_agent_steps": self._confirming_agent_steps,
+            "not_before_agent_steps": self._not_before_agent_steps,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -156,7 +216,8 @@ class ReturnTarget:
         if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
             return
         self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
-        self._not_before_episode = state["not_before_episode"]
+        self._confirming_agent_steps = state["confirming_agent_steps"]
+        self._not_before_agent_steps = state["not_before_agent_steps"]
 
 
 class StoppingRules:
@@ -200,6 +261,49 @@ class StoppingRules:
             self.status = "arrivals_replayed" if self._replays else "failed"
 
 
+def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
+    return None if values is None else TrainingPoint(*values)
+
+
+# ---- Evaluations
+
+# Standard normal quantiles: one-sided error rates of 10 % and of 1 %.
+_Z_MISSED, _Z_REACHED = 1.28, 2.33
+
+
+def predicted_verdict(
+    returns: npt.NDArray[np.float64], episodes: int, target: float, untrained: float | None
+) -> bool | None:
+    """Whether the mean of all `episodes` will reach the target, by the first of them; None while it is uncertain.
+
+    Of N episodes n have been played, with mean m and standard deviation s. The mean of all N is then about normal, with
+    mean m and standard deviation s √((N − n) / (N n)): zero when all are played. This is a group-sequential test by
+    conditional power (Lan, Simon and Halperin 1982), with a look after each whole wave from 30 episodes on:
+
+        missed   if the mean of all reaches the target with a probability of 10 % at most
+        reached  if it does with one of 99 %, where m and s have one more episode with the return of untrained play
+
+    Returns are skewed, and the first 40 games may have none of the lost ones: hence the further episode, which also
+    keeps 21.0 ± 0 from being certain. The price of 10 % is training that goes on, that of 1 % would be a false result.
+    With looks at 40, 60 and 80 of 100, of normal returns and of games of which 2 to 15 % are lost, whose mean is at the
+    target: at most 0.5 % are `reached` where the mean of all 100 misses the target, and 3.5 % `missed` where it reaches
+    it (tests/launch/run/test_stopping.py). A return that is not finite decides nothing.
+    """
+    played = len(returns)
+    if played >= episodes or played < 2:
+        return None
+    spread = math.sqrt((episodes - played) / (episodes * played))
+    with np.errstate(invalid="ignore"):
+        mean, deviation = returns.mean(), returns.std(ddof=1)
+        if mean + _Z_MISSED * spread * deviation < target:
+            return False
+        if untrained is None or not untrained < mean:
+            return None
+        cautious = np.append(returns, untrained)
+        certain = cautious.mean() - _Z_REACHED * spread * cautious.std(ddof=1) >= target
+    return True if certain else None
+
+
 def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
     """The number of episodes with a return closer to that of untrained play than to the median of `returns`.
 
@@ -213,88 +317,124 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
     return int((returns < (untrained + median) / 2.0).sum())
 
 
-def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
-    return None if values is None else TrainingPoint(*values)
-
-
-# ---- Evaluations
-
-
 class EvaluationRequest(NamedTuple):
     at: TrainingPoint
     policy: EvaluationPolicy
+    confirms: bool
 
 
 class Evaluations:
-    """Requests regular evaluations and confirmations of the target, and compares the results with it.
+    """Requests regular evaluations and confirmations of the target, one at a time, and compares the results with it.
 
-    When the evaluator dies, the next regular evaluation comes at its usual time, and a confirmation counts as a failed
-    one. `last` is the entry of the last evaluation, for the summary.
+    When an evaluation is lost, the next regular one comes at its usual time, and a confirmation counts as a failed one.
+
+    Attributes:
+        last: the entry of the last evaluation, for the summary.
+        seconds: of training, during which evaluations were under way.
+        agent_steps: agent steps of evaluations. None of them is in a count of training.
     """
 
     def __init__(self, config: EvaluationConfig, target: ReturnTarget | None, log: Callable[[str], None]) -> None:
         self._config, self._target, self._log = config, target, log
+        self._every = config.every_frames
         self._since_frames = 0
-        self._under_way: list[EvaluationRequest] = []
+        self._under_way: EvaluationRequest | None = None
         self.last: dict[str, Any] | None = None
+        self.seconds, self.agent_steps = 0.0, 0
 
     def request_if_due(
-        self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy], None], *, window_counts: bool
+        self,
+        at: TrainingPoint,
+        evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool],
+        *,
+        window_counts: bool,
+        untrained: float | None,
     ) -> None:
         """Request an evaluation of the newest weights if they cross the target, or if a regular one is due.
 
         None is due after the target is confirmed. `window_counts`: the mean return of the last training episodes is
-        representative.
+        representative. `untrained`: see `TrainingReturns`. `evaluate` returns False if none can begin now.
         """
-        target, policy = self._target, self._config.policy
-        # One regular evaluation at a time: a slow evaluator must not collect a queue of old weights.
-        every = 0 if self._under_way else self._config.every_frames
-        if target is not None and target.crosses(at, counts=window_counts):
-            self._log(
-                f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, and the target "
-                f"is {target.mean_return:g}: an evaluation of update {at.update} checks it"
-            )
-            policy = CONFIRMING_POLICY
-        elif (target is None or target.confirmed is None) and every and at.frames - self._since_frames >= every:
-            self._since_frames = at.frames
-        else:
+        target, config = self._target, self._config
+        if self._under_way is not None or (target is not None and target.confirmed is not None):
             return
-        evaluate(policy)
-        self._under_way.append(EvaluationRequest(at, policy))
+        confirms = target is not None and target.crosses(at, counts=window_counts)
+        due = bool(self._every) and at.frames - self._since_frames >= self._every
+        if not (confirms or due):
+            return
 
-    def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> tuple[dict, bool]:
-        """Log a result and compare it with the target, after `episodes` training episodes.
+        def goes_on(returns: npt.NDArray[np.float64]) -> bool:
+            assert target is not None
+            verdict = predicted_verdict(returns, config.episodes, target.mean_return, untrained)
+            # A regular evaluation that reaches the target is played to its end: it is a point of the curve, too.
+            return verdict is None or (verdict and not confirms)
+
+        ends_early = confirms or (target is not None and target.measure == "evaluation")
+        policy = CONFIRMING_POLICY if confirms else config.policy
+        if not evaluate(policy, config, goes_on if ends_early else None):
+            return
+        self._under_way = EvaluationRequest(at, policy, confirms)
+        if target is not None and confirms:
+            target.request(at)
+            by_recent = "" if at.recent_return is None else f" ({at.recent_return:.2f} by the latest rewards)"
+            mean = "unknown" if at.mean_return_100 is None else f"{at.mean_return_100:.2f}"
+            self._log(
+                f"the mean return of the last 100 training episodes is {mean}{by_recent}, and the target is "
+                f"{target.mean_return:g}: an evaluation of update {at.update} checks it"
+            )
+        else:
+            self._since_frames = at.frames
+
+    def receive(
+        self, result: EvaluationResult, *, seconds: float, trained: int, untrained: float | None
+    ) -> tuple[dict, bool]:
+        """Log a result and compare it with the target, after `seconds` and `trained` agent steps of training.
 
         Returns the evaluation in a row of metrics.jsonl, which is its entry and the frames, agent steps and seconds of
         its weights; and whether it confirms the target. `untrained`: see `TrainingReturns`.
         """
-        self.last = entry = evaluation_entry(result, untrained)
-        self._log(f"evaluation of update {result.version}: {evaluation_line(entry)}")
-        request = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
-        self._under_way.remove(request)
-        at = request.at
-        confirmed = self._target is not None and self._target.evaluated(
-            entry["mean_return"], at, request.policy, episodes=episodes
+        request = self._ended(seconds, result.agent_steps)
+        at, target = request.at, self._target
+        entry = evaluation_entry(result, untrained)
+        self.last = entry = entry | {"confirms": request.confirms, "seconds": seconds - at.seconds}
+        confirming = "confirming " if request.confirms else ""
+        self._log(f"{confirming}evaluation of update {result.version}: {evaluation_line(entry)}")
+        confirmed = target is not None and target.evaluated(
+            entry["mean_return"], at, agent_steps=result.agent_steps, trained=trained
         )
         return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
 
-    def evaluator_died(self, episodes: int) -> None:
-        """Forget the evaluations under way, all of which its process had, after `episodes` training episodes."""
-        self._under_way = []
+    def lose(self, lost: EvaluationLost, *, seconds: float, trained: int) -> None:
+        """Log the loss of the evaluation under way, after `seconds` and `trained` agent steps of training."""
+        request = self._ended(seconds, lost.agent_steps)
+        more = "; no other regular one is played" if lost.endless and self._every else ""
+        self._log(f"the evaluation of update {request.at.update} is given up: {lost.reason}{more}")
+        if lost.endless:
+            self._every = 0
         if self._target is not None:
-            self._target.reject(episodes)
+            self._target.reject(lost.agent_steps, trained)
+
+    def _ended(self, seconds: float, agent_steps: int) -> EvaluationRequest:
+        request, self._under_way = self._under_way, None
+        assert request is not None
+        self.seconds += seconds - request.at.seconds
+        self.agent_steps += agent_steps
+        return request
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint. Evaluations under way are not in it: their process is lost."""
+        """Plain values for a checkpoint. An evaluation under way is not in it."""
         return {
             "return_mark": None if self._target is None else self._target.state(),
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
+            "evaluation_seconds": self.seconds,
+            "evaluation_agent_steps": self.agent_steps,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
         self._since_frames, self.last = state["evaluated_frames"], state["last_evaluation"]
+        self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
         if self._target is not None and state["return_mark"] is not None:
             self._target.restore(state["return_mark"])
 

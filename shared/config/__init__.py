@@ -54,10 +54,9 @@ class RunConfig:
     stop_at_return: Annotated[float | None, Range()] = None
     """Mean unclipped return at which training stops; see --stop-measure."""
     stop_measure: Literal["training", "evaluation"] = "training"
-    """training: the mean return of the last 100 training episodes, confirmed by an evaluation of the current weights
-    with --evaluation.episodes and sampled actions. evaluation: the mean return of a regular evaluation. The 100
-    episodes count once every environment has finished one; after a failed confirmation the next one waits for 100 new
-    episodes."""
+    """training: the mean return of the last 100 training episodes, or an estimate from the latest rewards, confirmed by
+    an evaluation of the current weights with at most --evaluation.episodes and sampled actions. Both count once every
+    environment has finished an episode. evaluation: the mean return of a regular evaluation."""
     stop_after_seconds: Annotated[float | None, Range(above=0)] = None
     """Seconds of training after which it stops, from the first rollout, including those before a resume."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 1
@@ -190,10 +189,6 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
     yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
-    yield (
-        "evaluation.video", True, inline and config.evaluation.video,
-        "is made in the evaluator's process; use --executor ray",
-    )  # fmt: skip
     yield (
         "stop_measure", config.stop_measure,
         config.stop_measure == "evaluation" and config.stop_at_return is not None and not every_frames,

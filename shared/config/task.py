@@ -189,7 +189,7 @@ class EvaluationConfig:
     episodes: Annotated[int, Range(1)] = 100
     """Number of episodes of one evaluation. Their returns are not clipped."""
     environments: Annotated[int, Range(1)] = 20
-    """Number of environments that play the episodes side by side."""
+    """Number of environments that play the episodes side by side, over all actors."""
     policy: Literal["sampled", "greedy"] = "sampled"
     """sampled: actions drawn from the policy; for Q methods with the smallest final ε. greedy: the most probable
     action, the mean of a Gaussian, or the action of highest value."""
@@ -198,3 +198,13 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_ranges("evaluation.", self)
+
+    @property
+    def environments_in_use(self) -> int:
+        return min(self.environments, self.episodes)
+
+    @property
+    def episodes_by_environment(self) -> list[int]:
+        """The number of episodes of each environment in use."""
+        each, more = divmod(self.episodes, self.environments_in_use)
+        return [each + (environment < more) for environment in range(self.environments_in_use)]

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 from rollouts import first_weights, make_actor, make_policy
 
+from actors.actor import Actor
 from actors.environments import StepResult, environment_spec
 from actors.evaluator import Evaluator
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
-from shared.types import ActionSpec, EvaluationResult, WeightSnapshot, info_means
+from shared.types import (
+    ActionSpec,
+    EvaluationPart,
+    EvaluationResult,
+    EvaluationShare,
+    GradientReport,
+    WeightSnapshot,
+    info_means,
+)
 
 
 def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(False,)) -> StepResult:
@@ -182,16 +191,71 @@ def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong:
     network = NetworkConfig(centre_observations=False)
     config = replace(pong, environment=environment, network=network)
     greedy = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2, policy="greedy")))
-    assert greedy.games.tolist() == [0] * 6
+    assert len(set(greedy.games)) == 1
     # The same start with actions that are drawn.
     sampled = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2)))
-    assert sorted(sampled.games.tolist()) == list(range(6))
+    assert len(set(sampled.games)) == 6
 
 
 def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
     """All weights 0: the greedy action is always the first, and only the starts differ."""
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=8, environments=2, policy="greedy"))
     result = evaluate(config, weight=0.0)
-    assert result.games.tolist() == list(range(8))
+    assert len(set(result.games)) == 8
     # CartPole's reward is 1: a return is that of one episode.
     np.testing.assert_array_equal(result.episodes.returns, result.episodes.lengths)
+
+
+SHARE = EvaluationShare(1, "sampled", 0, 3, 2)
+
+
+def evaluated(actor: Actor, snapshot: WeightSnapshot, share: EvaluationShare) -> list[EvaluationPart]:
+    """The parts of an actor's share, until one has no agent step any more."""
+    parts = [actor.evaluate(snapshot, None, share)]
+    while parts[-1].agent_steps:
+        parts.append(actor.evaluate(snapshot, None, share))
+    return parts[:-1]
+
+
+@pytest.mark.parametrize("more", [{}, {"fresh_gradients": True, "minibatches": 3}])
+def test_an_evaluation_in_between_changes_no_gradient(more: dict, cartpole: RunConfig) -> None:
+    actor = replace(cartpole.actor, **more)
+    config = replace(cartpole, actor=actor, evaluation=EvaluationConfig(episodes=6, environments=3))
+    weights = first_weights(config)
+    snapshot, other = WeightSnapshot(0, weights), WeightSnapshot(1, weights * np.float32(0.5))
+    plain, interrupted = make_actor(config), make_actor(config)
+    for call in range(8):
+        expected, found = plain.run(snapshot), interrupted.run(snapshot)
+        assert isinstance(expected, type(found))
+        if isinstance(expected, GradientReport):
+            np.testing.assert_array_equal(found.gradient, expected.gradient)
+            assert (found.agent_steps, found.rewards) == (expected.agent_steps, expected.rewards)
+        interrupted.evaluate(other, None, SHARE._replace(number=call // 3))
+
+
+def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig) -> None:
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=11, environments=5))
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
+    share = SHARE._replace(first=2)
+    parts = evaluated(actor, snapshot, share._replace(episodes=1))
+    assert max(part.agent_steps for part in parts) <= 3 * max(1, 40 // 3), "as many as a rollout has"
+    parts += evaluated(actor, snapshot, share._replace(episodes=9))
+    pairs = sorted((e, o) for part in parts for e, o in zip(part.environments, part.order, strict=True))
+    # Of eleven episodes environment 0 plays three.
+    assert pairs == [(environment, order) for environment in (2, 3, 4) for order in (0, 1)]
+    for part in parts:
+        np.testing.assert_array_equal(part.episodes.returns, part.episodes.lengths)
+    # Another evaluation starts from the same states, and other actions are drawn.
+    again = evaluated(actor, snapshot, share._replace(number=2))
+    assert len(np.concatenate([part.games for part in again])) == 6
+    assert not set(np.concatenate([part.games for part in parts])) & set(np.concatenate([part.games for part in again]))
+
+
+def test_the_starts_of_an_evaluation_do_not_depend_on_the_number_of_actors(cartpole: RunConfig) -> None:
+    """All weights 0: greedy episodes differ by their starts only."""
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3, policy="greedy"))
+    whole = evaluate(config, weight=0.0)
+    zeros = WeightSnapshot(0, np.zeros_like(first_weights(config)))
+    shares = [EvaluationShare(1, "greedy", 0, 1, 2), EvaluationShare(1, "greedy", 1, 2, 2)]
+    games = [part.games for share in shares for part in evaluated(make_actor(config), zeros, share)]
+    assert sorted(np.concatenate(games)) == sorted(whole.games)

@@ -9,7 +9,7 @@ from launch.loop.coordinator import Coordinator
 from learner.learner import Learner
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
-from shared.types import EvaluationResult, GradientReport
+from shared.types import EpisodeStats, EvaluationPart, EvaluationShare, GradientReport
 
 LAYOUT = ParameterLayout(("w",), ((2,),))
 
@@ -18,6 +18,16 @@ def report(actor_id: int, sequence: int, version: int) -> GradientReport:
     """A report of one agent step, with a gradient of ones."""
     ones = np.ones(2, np.float32)
     return gradient_report(actor_id, sequence, version, ones, 1, layout_fingerprint=LAYOUT.fingerprint)
+
+
+def part(executor: "HandDrivenExecutor", actor_id: int, *returns: float, order: int = 0) -> EvaluationPart:
+    """The part of an actor's last share in which each of its environments ended episode `order`, with these returns."""
+    share = executor.shares[actor_id]
+    assert len(returns) in (0, share.size)
+    environments = share.first + np.arange(len(returns))
+    episodes = EpisodeStats(np.array(returns), np.full(len(returns), 10))
+    number, games = np.full(len(returns), order), 100 * order + environments
+    return EvaluationPart(actor_id, share.number, episodes, environments, number, games, 10 * share.size)
 
 
 class HandDrivenExecutor:
@@ -29,7 +39,9 @@ class HandDrivenExecutor:
         self.completions: deque = deque()
         self._alive = list(range(first_id, first_id + actors))
         self._next_id = first_id + actors
-        self.calls_in_flight = self.evaluations = 0
+        self.calls_in_flight = 0
+        # Shares of evaluations that were dispatched, by actor, the last one of each.
+        self.shares: dict[int, EvaluationShare] = {}
         self.completed_unseen: set[int] = set()
         self.wanted = actors
         self.going: list[int] = []
@@ -46,19 +58,15 @@ class HandDrivenExecutor:
     def publish_target(self, snapshot) -> None:
         self.tape.append(f"publish target {snapshot.version}")
 
-    def dispatch(self, actor_id: int) -> None:
-        self.tape.append(f"dispatch {actor_id}")
+    def publish_evaluated(self, snapshot) -> None:
+        self.tape.append(f"publish evaluated {snapshot.version}")
+
+    def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
+        self.tape.append(f"{'dispatch' if share is None else 'evaluate'} {actor_id}")
+        if share is not None:
+            self.shares[actor_id] = share
         self.calls_in_flight += 1
         self.under_way[actor_id] += 1
-
-    def evaluate(self, snapshot, policy: str) -> None:
-        self.tape.append(f"evaluate {snapshot.version} {policy}")
-        self.calls_in_flight += 1
-        self.evaluations += 1
-
-    def drop_evaluations(self) -> None:
-        self.calls_in_flight -= self.evaluations
-        self.evaluations = 0
 
     def next_completion(self):
         completion = self.completions.popleft()
@@ -67,9 +75,7 @@ class HandDrivenExecutor:
             return None
         if completion is not None:
             self.calls_in_flight -= 1
-        if isinstance(completion, EvaluationResult):
-            self.evaluations -= 1
-        if isinstance(completion, GradientReport):
+        if isinstance(completion, GradientReport | EvaluationPart):
             self.under_way[completion.actor_id] -= 1
         return completion
 
@@ -83,13 +89,12 @@ class HandDrivenExecutor:
         self.tape.append(f"remove {actor_id}")
         self._alive.remove(actor_id)
 
-    def replace_evaluator(self) -> None:
-        self.tape.append("replace evaluator")
-        self.evaluations = 0
-
     @property
     def actors(self) -> int:
         return len(self._alive)
+
+    def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
+        return 1
 
     def free_slots(self) -> int:
         return self.wanted - len(self._alive)

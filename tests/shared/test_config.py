@@ -8,7 +8,6 @@ import pytest
 
 from shared.config import (
     ActorConfig,
-    EvaluationConfig,
     ExplorationConfig,
     LearnerConfig,
     NetworkConfig,
@@ -70,7 +69,6 @@ def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, proble
             {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2), "lockstep": True},
             "without --lockstep",
         ),
-        ({"executor": "inline", "evaluation": EvaluationConfig(video=True)}, "use --executor ray"),
     ],
 )
 def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_driven import HandDrivenExecutor
+from hand_driven import HandDrivenExecutor, part
 from learners import gradient_report
 
 from actors.environments import environment_spec
@@ -14,8 +14,8 @@ from actors.policy import Policy
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Failed, Heartbeat, Replaced
 from launch.loop.inline import InlineExecutor
-from shared.config import RunConfig, SupervisionConfig
-from shared.types import AggregatedReport, GradientReport, WeightSnapshot
+from shared.config import EvaluationConfig, RunConfig, SupervisionConfig
+from shared.types import AggregatedReport, EvaluationShare, GradientReport, WeightSnapshot
 
 NAN = float("nan")
 
@@ -29,14 +29,18 @@ class Node:
 
     def __init__(self, actors: int, k: int, **settings: Any) -> None:
         self.actors = HandDrivenExecutor(actors, 1)
-        self._aggregator = GradientAggregator(self.actors, k, SupervisionConfig(**settings), self.actors.clock)  # type: ignore[arg-type]
+        self._aggregator = GradientAggregator(
+            self.actors, k, SupervisionConfig(**settings), EvaluationConfig(environments=6), self.actors.clock
+        )  # type: ignore[arg-type]
 
-    def collect(self, *completions: Any, version: int = 7, target: int | None = None) -> Any:
+    def collect(
+        self, *completions: Any, version: int = 7, target: int | None = None, share: EvaluationShare | None = None
+    ) -> Any:
         self.actors.completions += completions
         self.actors.tape.clear()
         parameters = np.zeros(2, np.float32)
         return self._aggregator.collect(
-            WeightSnapshot(version, parameters), None if target is None else WeightSnapshot(target, parameters)
+            WeightSnapshot(version, parameters), None if target is None else WeightSnapshot(target, parameters), share
         )
 
 
@@ -119,6 +123,25 @@ def test_a_node_whose_actors_only_play_ahead_needs_no_further_call() -> None:
     assert node.collect(ahead[0], 6.0) == Heartbeat(0, expects_report=True)
     assert node.collect(*ahead, 6.0) == Heartbeat(0, expects_report=False)
     assert node.collect(Heartbeat(2), 6.0) == Heartbeat(0, expects_report=True)
+
+
+def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
+    node, share = Node(actors=2, k=1), EvaluationShare(5, "sampled", 2, 4, 1)
+    node.collect(report(1, 1, 1.0, 1.0))
+    # Actor 1 waits for this call, and actor 2 still plays a rollout.
+    node.collect(report(2, 1, 1.0, 1.0), version=8, share=share)
+    assert node.actors.tape == ["publish 8", "publish evaluated 8", "evaluate 1"]
+    first = part(node.actors, 1, 3.0, 4.0)
+    assert node.collect(first, version=9, share=share) is first
+    assert node.actors.shares == {1: share._replace(size=2), 2: share._replace(first=4, size=2)}
+    assert node.actors.tape == ["publish 9", "evaluate 2", "dispatch 1"], "it has played its share"
+    # No share: the learner's process waits for other nodes. Then comes the next wave.
+    node.collect(part(node.actors, 2), version=9)
+    assert node.actors.tape == ["dispatch 2"]
+    share = share._replace(episodes=2)
+    node.collect(report(1, 2, 1.0, 1.0), version=9, share=share)
+    node.collect(part(node.actors, 1), version=9, share=share)
+    assert node.actors.tape == ["evaluate 1", "evaluate 1"]
 
 
 def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:

@@ -5,14 +5,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_driven import Clock, HandDrivenExecutor, make, report
+from hand_driven import Clock, HandDrivenExecutor, make, part, report
 
+from launch.loop.evaluation import EvaluationLost, EvaluationShares, GoesOn
 from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
-from shared.config import RunConfig
+from shared.config import EvaluationConfig, RunConfig
 from shared.errors import ConfigurationError
-from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, StageSeconds
+from shared.types import (
+    AggregatedReport,
+    EvaluationPart,
+    EvaluationResult,
+    EvaluationShare,
+    GradientReport,
+    StageSeconds,
+)
 
 
 def kinds(events: Iterator[Any], count: int) -> list[type]:
@@ -194,16 +202,126 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     assert learner.is_finite()
 
 
-def test_an_evaluator_that_dies_is_replaced_and_the_evaluation_can_be_requested_again(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), Failed(None, "gone")]
+EVALUATION = EvaluationConfig(episodes=80, environments=20)
+
+
+def evaluating(config: RunConfig, actors: int = 2, goes_on: GoesOn | None = None):
+    """As `make`, in an evaluation of update 1 of which each actor has a call, after a report."""
+    executor, events, coordinator, learner = make(config, actors)
+    executor.completions.append(report(0, 1, 0))
     next(events)
-    coordinator.evaluate("sampled")
-    assert next(events) == Replaced(Failed(None, "gone"), None)
-    assert "replace evaluator" in executor.tape
-    assert coordinator.evaluations_under_way == 0
-    coordinator.evaluate("greedy")
-    assert executor.tape[-1].endswith(" greedy")
+    assert coordinator.evaluate("sampled", EVALUATION, goes_on)
+    executor.tape.clear()
+    executor.completions += [report(0, 2, 1), *(report(actor_id, 1, 0) for actor_id in range(1, actors))]
+    assert kinds(events, actors) == [Outcome] * actors
+    return executor, events, coordinator, learner
+
+
+def test_actors_play_an_evaluation_in_shares_and_nothing_of_it_is_counted(cartpole: RunConfig) -> None:
+    executor, events, coordinator, learner = evaluating(cartpole)
+    assert not coordinator.evaluate("greedy", EVALUATION), "one at a time"
+    # Rollouts that were under way when it was requested are taken in first.
+    assert executor.tape == ["publish 2", "evaluate 0", "publish 3", "evaluate 1"]
+    assert [executor.shares[actor_id][2:] for actor_id in (0, 1)] == [(0, 10, 4), (10, 10, 4)]
+    sampled = learner.account.ledger.sampled
+    for order in range(4):
+        executor.completions += [part(executor, actor_id, *[float(order)] * 10, order=order) for actor_id in (1, 0)]
+    seen = [next(events) for _ in range(9)]
+    assert [type(event) for event in seen] == [EvaluationPart] * 8 + [EvaluationResult]
+    assert executor.tape[-2:] == ["dispatch 1", "dispatch 0"], "each goes on with its training"
+    result = seen[-1]
+    assert (result.version, result.policy, result.agent_steps) == (1, "sampled", 8 * 100)
+    np.testing.assert_array_equal(result.episodes.returns, np.repeat(np.arange(4.0), 20))
+    np.testing.assert_array_equal(result.games, [100 * w + e for w in range(4) for e in range(20)])
+    assert learner.account.ledger.sampled == sampled
+    assert not coordinator.evaluates
+
+
+def test_an_evaluation_is_looked_at_wave_by_wave_and_only_whole_waves_count(cartpole: RunConfig) -> None:
+    looks: list[list[float]] = []
+
+    def goes_on(returns: np.ndarray) -> bool:
+        looks.append(returns.tolist())
+        return len(looks) < 2
+
+    executor, events, _, _ = evaluating(cartpole, goes_on=goes_on)
+    # No look before 30 episodes: two waves of 20 are played at first. Actor 0 runs ahead.
+    assert {share.episodes for share in executor.shares.values()} == {2}
+    for order in range(3):
+        executor.completions.append(part(executor, 0, *[1.0 + order] * 10, order=order))
+    executor.completions += [part(executor, 1, *[9.0] * 10, order=order) for order in (0, 1)]
+    assert kinds(events, 4) == [EvaluationPart] * 4
+    assert (looks, executor.tape[-3:]) == ([], ["dispatch 0", "dispatch 0", "evaluate 1"])
+    assert kinds(events, 1) == [EvaluationPart]
+    assert looks == [[1.0] * 10 + [9.0] * 10 + [2.0] * 10 + [9.0] * 10]
+    executor.completions.append(part(executor, 1, *[5.0] * 10, order=2))
+    *_, result = next(events), next(events)
+    np.testing.assert_array_equal(result.episodes.returns, [*looks[0], *[3.0] * 10, *[5.0] * 10])
+    assert looks[1:] == [result.episodes.returns.tolist()]
+
+
+def test_an_evaluation_is_given_up_when_an_actor_dies_with_its_share(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole)
+    executor.completions += [Failed(0, "gone"), part(executor, 1)]
+    assert kinds(events, 4) == [Failed, EvaluationLost, Replaced, EvaluationPart]
+    assert executor.tape[-1] == "dispatch 1"
+    assert coordinator.evaluate("sampled", EVALUATION)
+
+
+def test_a_node_that_loses_an_actor_gives_up_the_evaluation(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole)
+    executor.completions += [ChildEvent(0, Failed(1_000_001, "gone"), 1)]
+    assert kinds(events, 2) == [Failed, EvaluationLost]
+    assert not coordinator.evaluates
+
+
+def test_shares_of_nodes_are_as_large_as_their_numbers_of_actors() -> None:
+    whole = EvaluationShare(1, "greedy", 0, 20, 4)
+    shares = EvaluationShares(EVALUATION, whole, {0: 1, 1: 8, 2: 1})
+    assert [shares.share(actor_id)[2:4] for actor_id in (0, 1, 2)] == [(0, 2), (2, 16), (18, 2)]
+    # More actors than environments: some train on.
+    shares = EvaluationShares(EVALUATION, whole, dict.fromkeys(range(64), 1))
+    sizes = [share.size for share in map(shares.share, range(64)) if share]
+    assert sizes == [1] * 20
+
+
+def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one_does_not(cartpole: RunConfig) -> None:
+    waves: list[int] = []
+    executor, events, coordinator, _ = evaluating(cartpole, goes_on=lambda returns: waves.append(len(returns)) is None)
+    coordinator.stop()
+    executor.completions += [part(executor, 0, *[1.0] * 10, order=order) for order in range(2)]
+    assert kinds(events, 2) == [EvaluationPart] * 2
+    assert executor.calls_in_flight == 1, "actor 0 has played its share of these waves"
+    executor.completions += [part(executor, 1, *[1.0] * 10, order=order) for order in range(2)]
+    assert kinds(events, 2) == [EvaluationPart] * 2
+    assert (waves, sorted(executor.tape[-2:])) == ([40], ["evaluate 0", "evaluate 1"])
+    coordinator.give_up_evaluation()
+    executor.completions += [part(executor, actor_id) for actor_id in (0, 1)]
+    assert [type(event) for event in events] == [EvaluationPart] * 2
+    assert executor.calls_in_flight == 0
+
+
+def test_a_played_rollout_is_completed_after_an_evaluation_that_came_in_between(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), Heartbeat(0, expects_report=True)]
+    next(events)
+    assert coordinator.evaluate("sampled", EVALUATION)
+    assert next(events) is None
+    assert executor.tape[-1] == "evaluate 0"
+    coordinator.stop()
+    coordinator.give_up_evaluation()
+    executor.completions += [part(executor, 0), report(0, 2, 1)]
+    assert [type(event) for event in events] == [EvaluationPart, Outcome]
+
+
+def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole, actors=1)
+    executor.completions += [part(executor, 0)._replace(agent_steps=600_000)] * 2
+    seen = [next(events) for _ in range(3)]
+    assert [type(event) for event in seen] == [EvaluationPart, EvaluationPart, EvaluationLost]
+    assert seen[-1].endless
+    assert not coordinator.evaluates
+    assert executor.tape[-1] == "dispatch 0"
 
 
 def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
@@ -348,27 +466,3 @@ def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: 
     assert len(executor.tape) == sent
     assert learner.account.ledger.sampled == 3
     assert coordinator.rollouts_lost == lost
-
-
-def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), None, report(0, 2, 1), None]
-    next(events)
-    coordinator.evaluate("sampled")
-    coordinator.stop()
-    # The rollout under way is taken in, and then it waits.
-    assert kinds(events, 3) == [type(None), Outcome, type(None)]
-    assert coordinator.evaluations_under_way == 1
-    coordinator.give_up_evaluations()
-    assert list(events) == []
-
-
-def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
-    result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))
-    executor.completions += [report(0, 1, 0), report(0, 2, 1), result]
-    next(events)
-    coordinator.evaluate("sampled")
-    assert isinstance(next(events), Outcome)
-    assert next(events) is result
-    assert executor.tape.count("evaluate 1 sampled") == 1

@@ -12,18 +12,23 @@ from hand_driven import report
 from ray.exceptions import RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec, environment_spec
-from actors.policy import Policy
 from launch.loop.executor import ChildEvent, Failed, Heartbeat
 from launch.on_ray import executor as ray_executor
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node
-from shared.config import EvaluationConfig, LearnerConfig, RunConfig
-from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, Played, WeightSnapshot
-
-EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
+from shared.config import LearnerConfig, RunConfig
+from shared.types import (
+    AggregatedReport,
+    EpisodeStats,
+    EvaluationPart,
+    EvaluationShare,
+    GradientReport,
+    Played,
+    WeightSnapshot,
+)
 
 
 @pytest.fixture
@@ -34,9 +39,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
-def made(config: RunConfig, actors: int, every_frames: int = 0) -> RayExecutor:
-    evaluation = replace(config.evaluation, every_frames=every_frames)
-    config = replace(config, evaluation=evaluation)
+def made(config: RunConfig, actors: int) -> RayExecutor:
     executor = RayExecutor(config, environment_spec(config.environment), actors, shared_memory=False)
     executor.publish(snapshot(1))
     return executor
@@ -99,34 +102,18 @@ def test_an_actor_that_could_not_be_made_is_told_from_one_that_raised(cartpole: 
     assert executor.next_completion() == Failed(1, "its rollout raised: ValueError: no", raised=True)
 
 
-def test_evaluations_that_are_dropped_leave_the_rollouts(cartpole: RunConfig, ray: FakeRay) -> None:
+def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 1)
-    executor.dispatch(0)
-    executor.evaluate(snapshot(1), "greedy")
-    executor.evaluate(snapshot(7), "greedy")
-    assert executor.calls_in_flight == 3
-    executor.drop_evaluations()
-    assert executor.calls_in_flight == 1
-    end(ray, ray.calls[0], 0, 1)
-    assert completed(executor) == (0, 1)
-
-
-@pytest.mark.parametrize("every_frames", [0, 1000])
-def test_an_evaluator_starts_when_it_is_first_needed(every_frames: int, cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(cartpole, 2, every_frames)
-    assert [process.kind for process in ray.processes] == [ActorProcess, ActorProcess]
-    executor.publish(snapshot(2))
-    assert [process.kind for process in ray.processes[2:]] == [EvaluatorProcess] * bool(every_frames)
-    executor.evaluate(snapshot(1), "greedy")
-    assert [process.kind for process in ray.processes[2:]] == [EvaluatorProcess]
-    ray.end(ray.calls[0], RayError("it is gone"))
-    assert executor.next_completion() == Failed(None, "its evaluation raised: it is gone")
-    executor.replace_evaluator()
-    executor.evaluate(snapshot(1), "greedy")
-    ray.end(ray.calls[1], EVALUATED)
-    assert executor.next_completion() is EVALUATED
-    assert ray.killed == [ray.processes[2]]
-    assert len(ray.processes) == 4
+    evaluated, share = snapshot(7), EvaluationShare(3, "greedy", 0, 4, 2)
+    executor.publish_evaluated(evaluated)
+    for now in (share, share, None, share._replace(number=4)):
+        executor.dispatch(0, now)
+    weights, shares = zip(*((call.arguments[0].version, call.arguments[2]) for call in ray.calls), strict=True)
+    assert weights == (7, 1, 1, 7), "afterwards the newest, and again those of another evaluation"
+    assert shares == (share, share, None, share._replace(number=4))
+    part = EvaluationPart(0, 3, EpisodeStats(np.ones(0), np.ones(0, np.int64)), *(np.ones(0, np.int64),) * 3, 10)
+    ray.end(ray.calls[0], Reply(part, accepted=False))
+    assert executor.next_completion() is part
 
 
 class EngineError(Exception):
@@ -169,23 +156,10 @@ def test_an_actor_starts_without_garbage_collections_and_later_ones_pass_over_wh
 def test_an_exception_that_cannot_be_pickled_comes_as_a_line_with_its_place(cartpole: RunConfig) -> None:
     process = StallingProcess(cartpole, environment_spec(cartpole.environment), 0)
     with pytest.raises(CallFailedError) as raised:
-        process.run(snapshot(1), None, None)
+        process.run(snapshot(1), None, None, None)
     # As it comes through Ray.
     error = RayTaskError("run", "", pickle.loads(pickle.dumps(raised.value)))
     assert failure_reason(error).startswith("its rollout raised: EngineError: E17: engine stalled (test_executor.py:")
-
-
-def test_an_evaluation_without_its_film_is_a_result(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_display(*_: object) -> None:
-        raise RuntimeError("no display")
-
-    monkeypatch.setattr("launch.film.record.film_episode", no_display)
-    config = replace(cartpole, executor="ray", evaluation=EvaluationConfig(episodes=2, environments=2, video=True))
-    spec = environment_spec(config.environment)
-    weights = Policy(config, spec, training=False).initial_parameters()
-    result = EvaluatorProcess(config, spec).run(WeightSnapshot(3, np.asarray(weights)), "greedy")
-    assert len(result.episodes.returns) == 2
-    assert (result.video, result.video_error) == (None, "RuntimeError: no display")
 
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
@@ -206,8 +180,7 @@ class Cluster(ClusterView):
 
 def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tuple[NodesExecutor, Cluster]:
     learner = LearnerConfig(gradients_per_update=K)
-    evaluation = replace(config.evaluation, every_frames=0)
-    config = replace(config, address="auto", aggregation="node", learner=learner, evaluation=evaluation, actors=actors)
+    config = replace(config, address="auto", aggregation="node", learner=learner, actors=actors)
     cluster = Cluster(*workers)
     executor = NodesExecutor(config, environment_spec(config.environment), 0, 5, cluster)
     executor.publish(WeightSnapshot(0, np.zeros(2, np.float32)))

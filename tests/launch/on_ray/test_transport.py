@@ -264,17 +264,8 @@ def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
     assert seen == [6.0, 1.0, 8.0, 1.0]
 
 
-class NoEvaluator:
-    """Takes the place of an evaluator that nothing asks."""
-
-    def __init__(self, config: RunConfig, spec: object) -> None:
-        pass
-
-
 @pytest.mark.usefixtures("local_ray")
-def test_sums_of_a_node_have_the_named_weights(local_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a preset that ends by evaluations: a node's aggregator has no evaluator."""
-    monkeypatch.setattr("launch.on_ray.executor.EvaluatorProcess", NoEvaluator)
+def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
     updates, size = 40, 50_000
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
     executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess, gradients=3)

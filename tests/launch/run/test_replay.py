@@ -59,10 +59,12 @@ def repeat(order: Path, run: Path, more: str = "") -> dict:
             "--supervision.max-restarts 0",
             {"updates": 2, "actor_restarts": 0},
         ),
-        # After these reports the target has been crossed, and its evaluation is under way; after its loss once more.
+        # After 51 reports the target is crossed, and after one more of each both play the confirmation: four
+        # episodes of nine steps in two environments each, in calls of ten vector steps.
         (
-            "report 0, report 1, " * 35 + "lost-evaluator, " + "report 0, report 1, " * 35 + "evaluation",
-            "--stop-at-return 1 --stop-measure training --environment.options max_episode_steps 9",
+            "report 0, report 1, " * 26 + "report 0, " + "evaluation 1, " * 4 + "evaluation 0, " * 3 + "evaluation 0",
+            "--stop-at-return 1 --stop-measure training --environment.options max_episode_steps 9 "
+            "--evaluation.episodes 16 --evaluation.environments 4",
             {"status": "return_reached"},
         ),
         ("report 0, lost-with-node 1, lost-with-node 0", "", {"status": "arrivals_replayed", "updates": 1}),
@@ -96,7 +98,7 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
 
 
 @pytest.mark.parametrize(
-    "line", ["report 2", "joined 7", "replacement 2", "released 0", "lost-evaluator", "lost-with-node 2"]
+    "line", ["report 2", "joined 7", "replacement 2", "released 0", "evaluation 0", "lost-with-node 2"]
 )
 def test_what_does_not_fit_is_named_and_the_run_saved(line: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     order, run, result = tmp_path / "order.txt", tmp_path / "run", tmp_path / "result.json"
@@ -129,9 +131,8 @@ class TroubledExecutor(InlineExecutor):
         self._drains: set[int] = set()
 
     def next_completion(self) -> Completion | None:
-        busy = sorted({call.actor_id for call in self._calls if call.actor_id is not None})
-        evaluates = any(call.actor_id is None for call in self._calls)
-        if not busy and not evaluates:
+        busy = sorted({call.actor_id for call in self._calls})
+        if not busy:
             self._places = max(1, self._places)
             return None
         if self._happens("place") and self._made < _MOST_ACTORS_MADE:
@@ -141,12 +142,10 @@ class TroubledExecutor(InlineExecutor):
                 self._random.choice([actor_id for actor_id in busy if actor_id not in self._drains] or busy)
             )
         for node_lost in (False, True):
-            if busy and self._happens("node" if node_lost else "fail") and self._made < _MOST_ACTORS_MADE:
+            if self._happens("node" if node_lost else "fail") and self._made < _MOST_ACTORS_MADE:
                 self._places -= node_lost
                 return Failed(self._random.choice(busy), "it is gone", node_lost=node_lost)
-        if evaluates and self._happens("evaluator"):
-            return Failed(None, "it is gone")
-        ended = None if not busy or (evaluates and self._happens("evaluation")) else self._random.choice(busy)
+        ended = self._random.choice(busy)
         call = next(call for call in self._calls if call.actor_id == ended)
         self._calls.remove(call)
         return self._run(call)
@@ -163,12 +162,6 @@ class TroubledExecutor(InlineExecutor):
     def draining(self) -> Sequence[int]:
         return [actor_id for actor_id in self._actors if actor_id in self._drains]
 
-    def replace_evaluator(self) -> None:
-        self.drop_evaluations()
-        if self._evaluator is not None:
-            self._evaluator.close()
-            self._evaluator = None
-
     def _happens(self, what: str) -> bool:
         return self._random.random() < self._odds.get(what, 0.0)
 
@@ -182,7 +175,7 @@ def test_a_repetition_has_equal_weights(
     # Otherwise free slots are looked for once a second.
     monkeypatch.setattr("launch.loop.worker_pool._CHECK_SECONDS", 0.0)
     monkeypatch.setattr("launch.loop.worker_pool._FIRST_BACKOFF_SECONDS", 0.05)
-    odds = {"fail": 0.02, "place": 0.04, "node": 0.02, "drain": 0.06, "evaluator": 0.1, "evaluation": 0.15}
+    odds = {"fail": 0.02, "place": 0.04, "node": 0.02, "drain": 0.1}
     config = replace(
         cartpole,
         executor="inline",
@@ -206,7 +199,7 @@ def test_a_repetition_has_equal_weights(
     np.testing.assert_array_equal(again.learner.snapshot().parameters, original.learner.snapshot().parameters)
     record = (tmp_path / "order.txt").read_text()
     assert (tmp_path / "again.txt").read_text() == record
-    for event in ("lost ", "lost-with-node", "released", "joined", "lost-evaluator", "evaluation\n"):
+    for event in ("lost ", "lost-with-node", "released", "joined", "evaluation "):
         assert event in record, "it has not happened"
 
 
@@ -220,6 +213,7 @@ def test_a_repetition_has_equal_weights(
         (b"version 3\nactors 0\nreport\n", "line 3 is 'report'"),
         (b"version 3\nactors 0\nreport 0\nreport x\n", "line 4 is 'report x'"),
         (b"version 3\nactors 0\njoined\n", "line 3 is 'joined'"),
+        (b"version 3\nactors 0\nevaluation\n", "line 3 is 'evaluation'"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from sessions import messages_of, session
 
-from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment
+from actors.environments import StepResult, VectorEnvironment
 from launch.loop import worker_pool
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
@@ -21,7 +20,7 @@ from launch.run.events import Message, Saved
 from launch.run.session import TrainingSession
 from launch.run.status import LearnerDeath
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
-from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, Video, WeightSnapshot
 
 
 def interrupted_at(
@@ -143,9 +142,9 @@ def test_an_interrupt_drops_an_evaluation(cartpole: RunConfig, tmp_path: Path) -
     )
 
     class Interrupting(InlineExecutor):
-        def evaluate(self, *arguments: Any) -> None:
+        def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
             run.interrupt()
-            super().evaluate(*arguments)
+            super().publish_evaluated(snapshot)
 
     run = session(config, tmp_path, 2, Interrupting)
     stopped = run.run()
@@ -270,18 +269,20 @@ class ScriptedEvaluator:
     asked: list[tuple[int, str]]
     weights: list[np.ndarray]
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, evaluation: EvaluationConfig) -> None:
-        del config, spec, evaluation
+    def __init__(self, *_: object, first: int, count: int, policy: object) -> None:
+        del policy
+        assert (first, count) == (0, 2), "the only actor has all environments"
 
-    def run(self, snapshot: WeightSnapshot, policy: str | None = None, **watched: Any) -> EvaluationResult:  # noqa: ARG002
-        mean = self.means[min(len(self.asked), len(self.means) - 1)]
-        self.asked.append((snapshot.version, str(policy)))
+    def begin(self, snapshot: WeightSnapshot, policy: str) -> None:
+        self.asked.append((snapshot.version, policy))
         self.weights.append(snapshot.parameters)
-        # Four episodes, one of them lost.
-        returns = mean + np.array([-90.0, 30.0, 30.0, 30.0])
-        episodes = EpisodeStats(returns, np.ones(4, np.int64))
-        failed = "RuntimeError: no display"
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=str(policy), video_error=failed)
+
+    def play(self, episodes: int, most_steps: int, *, number: int, actor_id: int) -> EvaluationPart:  # noqa: ARG002
+        mean = self.means[min(len(self.asked), len(self.means)) - 1]
+        # Two episodes of each environment, one of them lost.
+        played = EpisodeStats(mean + np.array([-90.0, 30.0, 30.0, 30.0]), np.ones(4, np.int64))
+        environments, order = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
+        return EvaluationPart(actor_id, number, played, environments, order, np.arange(4), 400)
 
     def close(self) -> None:
         pass
@@ -289,26 +290,35 @@ class ScriptedEvaluator:
 
 def script(monkeypatch: pytest.MonkeyPatch, *means: float) -> type[ScriptedEvaluator]:
     kind = type("Scripted", (ScriptedEvaluator,), {"means": means, "asked": [], "weights": []})
-    monkeypatch.setattr("launch.loop.inline.Evaluator", kind)
+    monkeypatch.setattr("actors.actor.Evaluator", kind)
     return kind
+
+
+def no_display(*_: object) -> Video:
+    raise RuntimeError("no display")
 
 
 def test_a_confirmed_crossing_stops_a_run(rollouts: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluator = script(monkeypatch, MARK - 5.0, MARK + 85.0)
     # Weights that were luckier before do not stay.
     np.savez(tmp_path / "best.npz", version=0, parameters=np.ones(3), mean_return=999.0, measure="evaluation")
-    summary = session(replace(rollouts, stop_at_return=MARK, total_frames=50_000), tmp_path).run()
+    evaluation = replace(rollouts.evaluation, video=True)
+    config = replace(rollouts, stop_at_return=MARK, total_frames=50_000, evaluation=evaluation)
+    summary = session(config, tmp_path, film=no_display).run()
     assert summary["status"] == "return_reached"
     assert [policy for _, policy in evaluator.asked] == ["sampled", "sampled"]
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     assert [version for version, _ in evaluator.asked] == [first["update"], confirmed["update"]]
     for crossing, mean in ((first, MARK - 5.0), (confirmed, MARK + 85.0)):
-        assert crossing["mean_return_100"] >= MARK
+        assert max(crossing["mean_return_100"], crossing["recent_return"]) >= MARK
         assert crossing["evaluation_mean_return"] == mean
     for unit in ("agent_steps", "frames", "seconds"):
         assert 0 < first[unit] < confirmed[unit]
-    assert confirmed["episodes"] - first["episodes"] >= 100
-    assert confirmed["agent_steps"] <= summary["agent_steps_sampled"]
+    # The first took 400 agent steps: half as many new ones, and four times as many of training.
+    assert confirmed["agent_steps"] - first["agent_steps"] >= 200
+    assert summary["agent_steps_sampled"] >= confirmed["agent_steps"] >= 1_600
+    assert summary["evaluation_agent_steps"] == 800
+    assert 0 < summary["evaluation_seconds"] < summary["wall_seconds"]
     evaluation = summary["evaluation"]
     assert (evaluation["mean_return"], evaluation["median_return"]) == (MARK + 85.0, MARK + 115.0)
     assert evaluation["collapsed_episodes"] == 1

@@ -1,13 +1,18 @@
 """Evaluations of a run and the rules by which it stops."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from learners import gradient_report
 
+from launch.loop.evaluation import EvaluationLost, GoesOn
 from launch.run.stopping import (
     Evaluations,
+    RecentReturn,
     ReturnTarget,
     StoppingRules,
     TrainingPoint,
@@ -15,6 +20,7 @@ from launch.run.stopping import (
     collapsed_episodes,
     evaluation_entry,
     evaluation_line,
+    predicted_verdict,
 )
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationResult
@@ -86,75 +92,101 @@ def at(episodes: int, mean: float | None, update: int | None = None) -> Training
     return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
 
 
+def requested(mark: ReturnTarget, point: TrainingPoint, counts: bool = True) -> bool:
+    """Whether the mark is crossed here. If it is, an evaluation begins."""
+    crosses = mark.crosses(point, counts=counts)
+    if crosses:
+        mark.request(point)
+    return crosses
+
+
+def ended(mark: ReturnTarget, mean: float | None, point: TrainingPoint, agent_steps: int = 0) -> bool:
+    return mark.evaluated(mean, point, agent_steps=agent_steps, trained=point.agent_steps)
+
+
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
     mark = ReturnTarget(18.0, "training")
-    assert not mark.crosses(at(150, 17.9), counts=True)
-    assert not mark.crosses(at(160, 18.5), counts=False), "an environment is in its first episode"
-    assert mark.crosses(at(170, 18.0), counts=True)
-    assert not mark.crosses(at(180, 19.0), counts=True), "one question at a time"
+    assert not requested(mark, at(150, 17.9))
+    assert not requested(mark, at(160, 18.5), counts=False), "an environment is in its first episode"
+    assert requested(mark, at(170, 18.0))
+    assert not requested(mark, at(180, 19.0)), "one question at a time"
     assert mark.first == at(170, 18.0)
     assert mark.confirmed is None
-    assert mark.evaluated(18.0, at(170, 18.0), "sampled", episodes=190)
+    assert ended(mark, 18.0, at(170, 18.0))
     assert mark.confirmed == mark.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
-    assert not mark.crosses(at(400, 20.0), counts=True), "there is nothing more to ask"
+    assert not requested(mark, at(400, 20.0)), "there is nothing more to ask"
 
 
-def test_after_a_failed_evaluation_the_next_one_waits_for_100_new_episodes() -> None:
+def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
     mark = ReturnTarget(18.0, "training")
-    assert mark.crosses(at(170, 18.2), counts=True)
-    assert not mark.evaluated(14.92, at(170, 18.2), "sampled", episodes=200)
+    assert not requested(mark, at(150, 12.0)._replace(recent_return=17.9))
+    assert requested(mark, at(160, 12.5)._replace(recent_return=18.1))
+    assert mark.first is not None
+    assert (mark.first.mean_return_100, mark.first.recent_return) == (12.5, 18.1)
+
+
+def test_failed_confirmations_take_a_quarter_of_the_agent_steps_of_training() -> None:
+    """Ten agent steps an episode. The first takes 300 after 1,700 of training: 150 new ones are half as many."""
+    mark = ReturnTarget(18.0, "training")
+    assert requested(mark, at(170, 18.2))
+    assert not ended(mark, 14.92, at(170, 18.2), 300)
     assert mark.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
-    assert not mark.crosses(at(299, 18.9), counts=True)
-    assert mark.crosses(at(300, 18.4), counts=True)
-    assert mark.evaluated(18.7, at(300, 18.4), "sampled", episodes=310)
-    assert (mark.first.update, mark.confirmed.update) == (170, 300)
+    assert not requested(mark, at(184, 18.9))
+    assert requested(mark, at(185, 18.4))
+    # With 300 more it is 600, of 2,400.
+    assert not ended(mark, 17.0, at(185, 18.4), 300)
+    assert not requested(mark, at(239, 18.9))
+    assert requested(mark, at(240, 18.4))
+    assert ended(mark, 18.7, at(240, 18.4))
+    assert (mark.first.update, mark.confirmed.update) == (170, 240)
     assert mark.confirmed.evaluation_mean_return == 18.7
 
 
-@pytest.mark.parametrize(("update", "policy"), [(171, "sampled"), (170, "greedy")])
-def test_an_evaluation_of_other_weights_or_by_another_policy_confirms_nothing(update: int, policy: str) -> None:
+def test_a_regular_evaluation_confirms_no_training_return() -> None:
     mark = ReturnTarget(18.0, "training")
-    mark.crosses(at(170, 18.0), counts=True)
-    assert not mark.evaluated(21.0, at(175, 18.0, update), policy, episodes=190)
-    assert mark.evaluated(18.0, at(170, 18.0), "sampled", episodes=200)
+    assert not ended(mark, 21.0, at(170, 18.0))
+    requested(mark, at(170, 18.0))
+    assert not ended(mark, 21.0, at(175, 18.0))
+    assert ended(mark, 18.0, at(170, 18.0))
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
     mark = ReturnTarget(475.0, "evaluation")
-    assert not mark.crosses(at(200, 480.0), counts=True)
-    assert not mark.evaluated(470.0, at(200, 480.0), "greedy", episodes=210)
+    assert not requested(mark, at(200, 480.0))
+    assert not ended(mark, 470.0, at(200, 480.0))
     assert mark.first is None
-    assert mark.evaluated(475.0, at(210, None), "greedy", episodes=220)
+    assert ended(mark, 475.0, at(210, None))
     assert mark.first == mark.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
 
 
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
 def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
     mark = ReturnTarget(18.0, "training")
-    assert not mark.crosses(at(170, mean), counts=True)
-    assert mark.crosses(at(180, 18.0), counts=True)
-    assert not mark.evaluated(mean, at(180, 18.0), "sampled", episodes=190)
+    assert not requested(mark, at(170, mean))
+    assert requested(mark, at(180, 18.0))
+    assert not ended(mark, mean, at(180, 18.0))
     by_evaluations = ReturnTarget(18.0, "evaluation")
-    assert not by_evaluations.evaluated(mean, at(180, 18.0), "greedy", episodes=190)
+    assert not ended(by_evaluations, mean, at(180, 18.0))
     assert mark.confirmed is by_evaluations.first is None
 
 
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
     mark = ReturnTarget(18.0, "training")
-    mark.crosses(at(170, 18.0), counts=True)
-    requested = json.loads(json.dumps(mark.state()))
-    mark.evaluated(10.0, at(170, 18.0), "sampled", episodes=200)
+    requested(mark, at(170, 18.0))
+    asked = json.loads(json.dumps(mark.state()))
+    ended(mark, 10.0, at(170, 18.0), 300)
     failed = json.loads(json.dumps(mark.state()))
-
-    # The evaluation is lost with its process: the next crossing requests another one.
+    # The evaluation is gone with its process: the next crossing is asked about.
     lost = ReturnTarget(18.0, "training")
-    lost.restore(requested)
+    lost.restore(asked)
     assert lost.first == at(170, 18.0)
-    assert lost.crosses(at(171, 18.0), counts=True)
+    assert requested(lost, at(171, 18.0))
     waiting = ReturnTarget(18.0, "training")
     waiting.restore(failed)
-    assert not waiting.crosses(at(299, 18.0), counts=True)
-    assert waiting.crosses(at(300, 18.0), counts=True)
+    assert not requested(waiting, at(184, 18.0))
+    assert requested(waiting, at(185, 18.0))
+    assert not ended(waiting, 10.0, at(185, 18.0), 300)
+    assert not requested(waiting, at(239, 18.0)), "it counts those of before"
     other = ReturnTarget(19.0, "training")
     other.restore(failed)
     assert other.first is None
@@ -177,7 +209,7 @@ def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnTarg
 def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
     config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
     reached = ReturnTarget(18.0, "evaluation")
-    assert reached.evaluated(18.0, at(170, None), "sampled", episodes=180)
+    assert ended(reached, 18.0, at(170, None))
     assert rules_after(config, 999, 59.9, ReturnTarget(18.0, "evaluation")) == "running"
     assert rules_after(config, 999, 60.0) == "time_reached"
     assert rules_after(config, 1_000, 60.0) == "frames_reached"
@@ -192,26 +224,57 @@ def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
 
 def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
     returns = np.full(4, mean)
-    return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
+    episodes = EpisodeStats(returns, np.ones(4, np.int64))
+    return EvaluationResult(update, np.zeros(2, np.float32), episodes, policy=policy, agent_steps=40)
+
+
+def begin(found: list[str], begins: bool = True) -> Callable[..., bool]:
+    """Begins evaluations in a test, and lists their policies."""
+
+    def evaluate(policy: str, config: EvaluationConfig, goes_on: GoesOn | None) -> bool:
+        del config, goes_on
+        found.append(policy)
+        return begins
+
+    return evaluate
 
 
 def crossings(evaluations: Evaluations, *episodes: int) -> list[int]:
     """After which of these episodes an evaluation is requested. The mean return is above the target after each."""
     found = list[int]()
     for count in episodes:
-        evaluations.request_if_due(at(count, 19.0), lambda _, count=count: found.append(count), window_counts=True)
+        policies = list[str]()
+        evaluations.request_if_due(at(count, 19.0), begin(policies), window_counts=True, untrained=None)
+        found += [count] * len(policies)
     return found
 
 
-def test_a_confirmation_that_is_lost_with_the_evaluator_counts_as_a_failed_one() -> None:
+def lose(evaluations: Evaluations, episodes: int, *, agent_steps: int = 0, endless: bool = False) -> None:
+    lost = EvaluationLost("actor 1 ended", agent_steps, endless)
+    evaluations.lose(lost, seconds=episodes / 2, trained=10 * episodes)
+
+
+def receive(evaluations: Evaluations, update: int, mean: float, after: float = 0.0, policy: str = "sampled") -> Any:
+    """Receive an evaluation `after` seconds of those of the point that was evaluated."""
+    made = result(update, mean, policy)
+    return evaluations.receive(made, seconds=update / 2 + after, trained=10 * update, untrained=-20.0)
+
+
+def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
     evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
-    evaluations.evaluator_died(160)
-    assert crossings(evaluations, 170, 180) == [170], "none was under way"
-    evaluations.evaluator_died(190)
-    assert crossings(evaluations, 191, 289, 290, 400) == [290]
-    assert evaluations.receive(result(290, 19.0), episodes=300, untrained=None)[1]
-    evaluations.evaluator_died(310)
+    assert crossings(evaluations, 170, 180) == [170]
+    lose(evaluations, 190, agent_steps=300)
+    assert crossings(evaluations, 191, 204, 205, 400) == [205]
+    assert receive(evaluations, 205, 19.0, after=3.0)[1]
     assert crossings(evaluations, 1_000) == [], "it is confirmed"
+    # From 85 to 95 seconds, and three more.
+    assert (evaluations.seconds, evaluations.agent_steps) == (13.0, 340)
+
+
+def test_an_evaluation_that_cannot_begin_is_requested_again() -> None:
+    evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
+    evaluations.request_if_due(at(170, 19.0), begin([], begins=False), window_counts=True, untrained=None)
+    assert crossings(evaluations, 171) == [171]
 
 
 def regular(every_frames: int, state: dict | None = None) -> Evaluations:
@@ -226,26 +289,33 @@ def due(evaluations: Evaluations, *frames: int) -> list[int]:
     """At which of these frames an evaluation is requested. Each is of the weights of the update with its number."""
     found = list[int]()
     for count in frames:
-        point = TrainingPoint(count, 0, count // 4, count, 1e6, None)
-        evaluations.request_if_due(point, lambda _, count=count: found.append(count), window_counts=True)
+        policies = list[str]()
+        point = TrainingPoint(count, 0, count // 4, count, count / 2, None)
+        evaluations.request_if_due(point, begin(policies), window_counts=True, untrained=None)
+        found += [count] * len(policies)
     return found
 
 
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     evaluations = regular(100, regular(100).state() | {"evaluated_frames": 50})
     assert due(evaluations, 100, 149, 150, 151, 1_000) == [150]
-    point, _ = evaluations.receive(result(150, 3.0, "greedy"), episodes=1, untrained=None)
-    assert point["frames"] == 150
+    point, _ = receive(evaluations, 150, 3.0, 9.0, "greedy")
+    assert (point["frames"], point["seconds"], point["confirms"]) == (150, 9.0, False)
     assert due(evaluations, 249, 250, 1_000) == [250]
-    evaluations.evaluator_died(1)
+    lose(evaluations, 600)
     assert due(evaluations, 349, 350) == [350], "one that was lost comes with the next"
+    lose(evaluations, 800, endless=True)
+    assert due(evaluations, 1_000) == [], "another one would not end either"
 
 
-def test_evaluations_under_way_are_lost_in_a_resume() -> None:
+def test_an_evaluation_under_way_is_lost_with_its_process() -> None:
     evaluations = regular(100)
     assert due(evaluations, 160) == [160]
+    receive(evaluations, 160, 3.0, 9.0, "greedy")
+    assert due(evaluations, 260) == [260]
     restored = regular(100, evaluations.state())
-    assert due(restored, 259, 260) == [260]
+    assert (restored.seconds, restored.agent_steps) == (9.0, 40)
+    assert due(restored, 359, 360) == [360]
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
@@ -269,21 +339,99 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
     assert evaluation_line(entry) == "no mean return over 4 episodes: not all returns are finite"
 
 
-def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
-    said, requested = list[str](), list[str]()
+def test_a_crossing_comes_after_the_evaluation_under_way_and_before_a_regular_one() -> None:
+    said, requests = list[str](), list[str]()
     config = EvaluationConfig(every_frames=100, policy="greedy")
     evaluations = Evaluations(config, ReturnTarget(18.0, "training"), said.append)
-    evaluations.request_if_due(at(170, 18.0), requested.append, window_counts=False)
-    assert requested == ["greedy"]
-    assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None)[1]
-    evaluations.request_if_due(at(180, 18.0), requested.append, window_counts=True)
-    assert requested[1:] == ["sampled"]
-    point, confirmed = evaluations.receive(result(180, 19.0), episodes=190, untrained=-20.0)
+    for point, counts in ((at(170, 18.0), False), (at(171, 18.0), True)):
+        evaluations.request_if_due(point, begin(requests), window_counts=counts, untrained=-20.0)
+    assert requests == ["greedy"]
+    assert not receive(evaluations, 170, 30.0, policy="greedy")[1]
+    evaluations.request_if_due(at(180, 18.0), begin(requests), window_counts=True, untrained=-20.0)
+    assert requests[1:] == ["sampled"]
+    point, confirmed = receive(evaluations, 180, 19.0, after=5.0)
     assert confirmed
-    assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
+    assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0) | {"confirms": True, "seconds": 5.0}
     assert point == evaluations.last | {"frames": 7200, "agent_steps": 1800, "elapsed_seconds": 90.0}
     assert [line.partition(":")[0] for line in said] == [
         "evaluation of update 170",
         "the mean return of the last 100 training episodes is 18.00, and the target is 18",
-        "evaluation of update 180",
+        "confirming evaluation of update 180",
     ]
+
+
+@pytest.mark.parametrize(
+    ("measure", "mean", "goes_on"),
+    [
+        *(("training", 21.0, False), ("training", 10.0, False), ("training", 18.0, True)),
+        *(("evaluation", 21.0, True), ("evaluation", 10.0, False), (None, 10.0, True)),
+    ],
+)
+def test_which_evaluations_end_early(measure: Any, mean: float, goes_on: bool) -> None:
+    """A confirmation ends with its verdict, and a regular evaluation only if it misses a target that it measures."""
+    looks = list[GoesOn | None]()
+
+    def evaluate(policy: str, config: EvaluationConfig, look: GoesOn | None) -> bool:
+        del policy, config
+        looks.append(look)
+        return True
+
+    target = None if measure is None else ReturnTarget(18.0, measure)
+    evaluations = Evaluations(EvaluationConfig(every_frames=100), target, lambda _: None)
+    evaluations.request_if_due(at(170, 18.0), evaluate, window_counts=True, untrained=-20.0)
+    (look,) = looks
+    returns = mean + np.array([-0.5, 0.5] * 20)
+    assert (look is None or look(returns)) is goes_on
+
+
+def lost_games(generator: np.random.Generator, share: float) -> np.ndarray:
+    """Returns of 100 games of Pong, of which some are lost outright, with a mean of 18."""
+    lost = generator.random(100) < share
+    return np.where(lost, -21.0, (18.0 + 21.0 * share) / (1.0 - share) + generator.normal(0.0, 1.0, 100))
+
+
+@pytest.mark.parametrize("share", [None, 0.02, 0.06, 0.15])
+def test_the_error_rates_of_a_verdict_before_all_episodes_are_those_that_are_documented(share: float | None) -> None:
+    """Where they are largest: the mean is at the target."""
+    generator, runs = np.random.default_rng(1), 4_000
+    early, wrongly_reached, wrongly_missed = 0, 0, 0
+    for _ in range(runs):
+        returns = generator.normal(18.0, 3.0, 100) if share is None else lost_games(generator, share)
+        looks = (predicted_verdict(returns[:count], 100, 18.0, -20.5) for count in (40, 60, 80))
+        verdict = next((look for look in looks if look is not None), None)
+        reached = returns.mean() >= 18.0
+        early += verdict is not None
+        wrongly_reached += verdict is True and not reached
+        wrongly_missed += verdict is False and reached
+    assert wrongly_reached <= 0.005 * runs
+    assert wrongly_missed <= 0.035 * runs
+    assert early > 0.15 * runs
+
+
+def test_a_verdict_comes_early_where_the_mean_is_far_from_the_target() -> None:
+    generator = np.random.default_rng(2)
+    assert predicted_verdict(generator.normal(15.0, 4.0, 40), 100, 18.0, -20.5) is False
+    assert predicted_verdict(np.full(40, 21.0), 100, 18.0, -20.5) is True
+    assert predicted_verdict(np.full(40, 18.0), 100, 18.0, -20.5) is None, "no deviation is not certain"
+    assert predicted_verdict(np.full(40, 21.0), 100, 18.0, None) is None
+    assert predicted_verdict(np.full(40, float("nan")), 100, 18.0, -20.5) is None
+    assert predicted_verdict(np.full(100, 21.0), 100, 18.0, -20.5) is None, "there is nothing to predict"
+
+
+def recent(*reports: tuple[int, float, int, int]) -> float | None:
+    """The estimate after reports of agent steps, rewards, and episodes of a length."""
+    estimate = RecentReturn()
+    for agent_steps, rewards, episodes, length in reports:
+        stats = EpisodeStats(np.zeros(episodes), np.full(episodes, length))
+        estimate.add(gradient_report(0, 1, agent_steps=agent_steps)._replace(rewards=rewards, episodes=stats))
+    return estimate.value
+
+
+def test_the_present_return_follows_from_the_latest_rewards() -> None:
+    assert recent((1_000, 5.0, 19, 50)) is None, "20 episodes are needed"
+    assert recent((999, 5.0, 20, 50)) is None, "and their agent steps"
+    assert recent((500, 5.0, 20, 50), (500, 5.0, 0, 0)) == pytest.approx(0.01 * 50)
+    # Older rewards are forgotten, and episodes need not end.
+    assert recent((1_000, -40.0, 20, 50), *[(100, 30.0, 0, 0)] * 10) == pytest.approx(0.3 * 50)
+    # Longer episodes at the same rate.
+    assert recent((1_000, 10.0, 20, 50), (2_000, 20.0, 20, 100)) == pytest.approx(0.01 * 100)

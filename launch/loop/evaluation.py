@@ -1,0 +1,157 @@
+"""An evaluation that actors play in shares, beside their training. No Ray, no TensorFlow.
+
+Each of its environments plays a fixed number of episodes, one after another. Wave w is the w-th episode of every
+environment. Only whole waves count: the episodes that end first are the short ones, and a mean of these is biased.
+
+    coordinator: SharedEvaluation ── share ──► actor: Evaluator, for about as long as a rollout takes
+                  ▲ add              ◄─ part ──┘
+                  └─ all environments have ended a wave: look at the returns, and play on or end
+
+An actor that has ended its share of a wave goes on with its training while others have not.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.config import EvaluationConfig
+from shared.types import (
+    EpisodeStats,
+    EvaluationPart,
+    EvaluationPolicy,
+    EvaluationResult,
+    EvaluationShare,
+    WeightSnapshot,
+)
+
+# Returns are skewed: of 100 games of Pong with a mean of 18, six may be lost outright. Fewer episodes decide nothing.
+LEAST_EPISODES = 30
+
+# Whether an evaluation goes on after the returns of whole waves, float64 [n].
+GoesOn = Callable[[npt.NDArray[np.float64]], bool]
+
+
+class EvaluationLost(NamedTuple):
+    """An evaluation ended without a result, after `agent_steps`. `endless`: another one would, too."""
+
+    reason: str
+    agent_steps: int
+    endless: bool = False
+
+
+class EvaluationShares:
+    """The shares of workers in some environments of an evaluation, and how far each is.
+
+    Args:
+        whole: the environments, and the episodes that each of them plays at present.
+        workers: number of actors of each worker, by its id.
+    """
+
+    def __init__(self, config: EvaluationConfig, whole: EvaluationShare, workers: Mapping[int, int]) -> None:
+        self.whole = whole
+        self._quota = np.array(config.episodes_by_environment)
+        self._ended = np.zeros(len(self._quota), np.int64)
+        bounds = whole.first + np.cumsum([0, *workers.values()]) * whole.size // sum(workers.values())
+        self._slices = {
+            worker: slice(first, last)
+            for worker, first, last in zip(workers, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+            if first < last
+        }
+
+    @property
+    def workers(self) -> Collection[int]:
+        """The workers that have a share."""
+        return self._slices.keys()
+
+    def share(self, worker: int) -> EvaluationShare | None:
+        """What a worker is to play at present; None if it has played all of it."""
+        part = self._slices.get(worker)
+        if part is None or self._is_complete(part):
+            return None
+        return self.whole._replace(first=part.start, size=part.stop - part.start)
+
+    def add(self, part: EvaluationPart) -> None:
+        np.add.at(self._ended, part.environments, 1)
+
+    @property
+    def complete(self) -> bool:
+        return self._is_complete(slice(self.whole.first, self.whole.first + self.whole.size))
+
+    def _is_complete(self, part: slice) -> bool:
+        return bool((self._ended[part] >= np.minimum(self._quota[part], self.whole.episodes)).all())
+
+
+class SharedEvaluation:
+    """One evaluation, wave by wave.
+
+    Args:
+        snapshot: its weights.
+        workers: number of actors of each worker, by its id; at least one.
+        goes_on: looks at the returns of whole waves, from 30 episodes on. None: all episodes are played.
+
+    Attributes:
+        agent_steps: agent steps played so far.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        snapshot: WeightSnapshot,
+        policy: EvaluationPolicy,
+        config: EvaluationConfig,
+        workers: Mapping[int, int],
+        goes_on: GoesOn | None = None,
+    ) -> None:
+        self.snapshot, self.agent_steps = snapshot, 0
+        self._goes_on, self._waves = goes_on, max(config.episodes_by_environment)
+        environments = config.environments_in_use
+        wave = self._waves if goes_on is None else min(self._waves, -(-LEAST_EPISODES // environments))
+        whole = EvaluationShare(number, policy, 0, environments, wave)
+        self._shares = EvaluationShares(config, whole, workers)
+        self._parts: list[EvaluationPart] = []
+
+    @property
+    def number(self) -> int:
+        return self._shares.whole.number
+
+    @property
+    def workers(self) -> Collection[int]:
+        """The workers that have a share."""
+        return self._shares.workers
+
+    def share(self, worker: int) -> EvaluationShare | None:
+        """What a worker is to play at present; None if it has played all of it."""
+        return self._shares.share(worker)
+
+    def add(self, part: EvaluationPart) -> EvaluationResult | None:
+        """Add the episodes of a call. Returns the result when the evaluation has ended."""
+        self.agent_steps += part.agent_steps
+        self._parts.append(part)
+        self._shares.add(part)
+        while self._shares.complete:
+            result, whole = self._result(), self._shares.whole
+            if whole.episodes >= self._waves or (self._goes_on and not self._goes_on(result.episodes.returns)):
+                return result
+            self._shares.whole = whole._replace(episodes=whole.episodes + 1)
+        return None
+
+    def _result(self) -> EvaluationResult:
+        """The result of the whole waves so far, ordered by wave and environment: arrivals do not change it."""
+        parts, whole = self._parts, self._shares.whole
+        episodes = EpisodeStats.joined([part.episodes for part in parts if len(part.order)])
+        order, environments, games = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "environments", "games")
+        )
+        chosen = np.lexsort((environments, order))
+        chosen = chosen[order[chosen] < whole.episodes]
+        info = {name: values[chosen] for name, values in episodes.info.items()}
+        return EvaluationResult(
+            self.snapshot.version,
+            self.snapshot.parameters,
+            EpisodeStats(episodes.returns[chosen], episodes.lengths[chosen], info),
+            policy=whole.policy,
+            games=games[chosen],
+            agent_steps=self.agent_steps,
+        )
