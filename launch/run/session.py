@@ -273,7 +273,7 @@ class TrainingSession:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
             self._metrics.drains = True
-            if self._coordinator.evaluates:
+            if self._coordinator.evaluates and not self._stopping.interrupted:
                 self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         if self._stopping.interrupted:
             self._coordinator.give_up_evaluation()

@@ -195,22 +195,21 @@ def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monke
     assert not list((tmp_path / "simulator").iterdir())
 
 
-def test_an_evaluation_without_an_end_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.evaluator._WAIT_SECONDS", 0.0)
+def test_an_evaluation_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.loop.coordinator._ALLOWED_AGENT_STEPS", 500)
     lines: list[str] = []
 
-    def on_event(event: Event) -> bool:
-        if isinstance(event, Message) and "no episode has ended" in event.text:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Message) and "given up" in event.text:
             lines.append(event.text)
-        # False stops the run.
-        return not lines
 
-    settings = {"environment.id": "Endless-v0", "total_frames": 10**9, "evaluation.every_frames": 100}
+    settings = {"environment.id": "Endless-v0", "total_frames": 1_000, "evaluation.every_frames": 100}
     result = train(with_settings(RunConfig(), _QUICK | settings), tmp_path / "run", on_event)
-    assert "100 are still to end" in lines[0]
-    assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N" in lines[0]
-    assert result.status == "interrupted"
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["frames"] >= 100
+    # Another one would be due 100 frames later.
+    (line,) = lines
+    assert "is given up: it took " in line
+    assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N; no other regular one is played" in line
+    assert result.status == "frames_reached"
 
 
 THEIRS = """

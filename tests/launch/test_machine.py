@@ -208,7 +208,6 @@ def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, cap
 # Each kind of process that computes, up to its import of TensorFlow.
 _COMPUTES = {
     "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(CONFIG, None, 0)",
-    "evaluator": "from launch.on_ray.actor_process import EvaluatorProcess; EvaluatorProcess(CONFIG, None)",
     "learner": """
 from types import SimpleNamespace
 from launch.on_ray.learner_process import LearnerProcess
