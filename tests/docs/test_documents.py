@@ -38,7 +38,9 @@ def test_every_table_has_a_heading(document: Path) -> None:
         assert set(table[1]) <= set("|-"), table
 
 
-@pytest.mark.parametrize(("page", "rules"), [("studies/many_workers.md", "present"), ("studies/scaling.md", "returns of acting")])
+@pytest.mark.parametrize(
+    ("page", "rules"), [("studies/many_workers.md", "present"), ("studies/scaling.md", "returns of acting")]
+)
 def test_the_pages_on_many_workers_have_the_seeds_of_their_rows(page: str, rules: str) -> None:
     seeds: dict[tuple[str, ...], list[str]] = {}
     with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:

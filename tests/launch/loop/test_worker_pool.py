@@ -301,17 +301,15 @@ def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one
     assert executor.calls_in_flight == 0
 
 
-def test_a_played_rollout_is_completed_after_an_evaluation_that_came_in_between(cartpole: RunConfig) -> None:
+def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), Heartbeat(0, expects_report=True)]
+    executor.completions += [report(0, 1, 0), Heartbeat(0, expects_report=True), report(0, 2, 1)]
     next(events)
     assert coordinator.evaluate("sampled", EVALUATION)
-    assert next(events) is None
+    assert isinstance(next(events), Heartbeat)
+    assert executor.tape[-1] == "dispatch 0"
+    assert isinstance(next(events), Outcome)
     assert executor.tape[-1] == "evaluate 0"
-    coordinator.stop()
-    coordinator.give_up_evaluation()
-    executor.completions += [part(executor, 0), report(0, 2, 1)]
-    assert [type(event) for event in events] == [EvaluationPart, Outcome]
 
 
 def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig) -> None:

@@ -196,9 +196,9 @@ def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     call = LocalTransport.call
 
-    def counted(transport: LocalTransport, connection: LocalConnection, snapshot: WeightSnapshot, target: Any) -> Any:
+    def counted(transport: LocalTransport, connection: LocalConnection, snapshot: WeightSnapshot, *others: Any) -> Any:
         seen.append(snapshot.version)
-        return call(transport, connection, snapshot, target)
+        return call(transport, connection, snapshot, *others)
 
     monkeypatch.setattr(LocalTransport, "call", counted)
     return seen
