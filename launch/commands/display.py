@@ -248,7 +248,9 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
         else "no training episode has ended",
     ]
     if evaluation is not None:
-        lines.append(f"last evaluation: {evaluation_line(evaluation)}")
+        # A confirmation has selected the weights: it is no score.
+        what = "last confirmation" if evaluation.get("confirms") else "last evaluation"
+        lines.append(f"{what}: {evaluation_line(evaluation)}")
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the mark: {_crossing(first)}")
