@@ -1,6 +1,6 @@
 """Layers written out in TensorFlow, in forms chosen for the time that they take on a CPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -155,28 +155,29 @@ def _before_activation(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tf.
 
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then
-# still in the cache that cores share; those of a whole minibatch go to main memory and back.
+# still in the cache that cores share; those of a whole minibatch go to main memory and back: a gradient of 256 images
+# takes 4 % longer then with AVX-512, 9 % with AVX2 (a3c_cnn, Zen 4, oneDNN).
 _IMAGES_AT_ONCE = 32
 
 
 def convolution(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stride: int) -> tf.Tensor:
     """conv(x, kernel) + bias [N, H', W', C'] of x [N, H, W, C], without padding."""
-
-    @tf.custom_gradient
-    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
-        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            return gradients(x, kernel, by_output, stride)
-
-        return _convolved(x, kernel, bias, stride), gradient
-
-    return layer(x, kernel, bias)
+    return tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias)
 
 
 def gradients(
     x: tf.Tensor, kernel: tf.Tensor, by_output: tf.Tensor, stride: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The gradients of `convolution` by its input, its kernel and its bias."""
-    by_input = _gradient_by_input(x, kernel, by_output, stride)
+    # Computed as a convolution with stride 1 of blocks of 2 x 2 pixels, the gradient by the input is faster with Eigen
+    # only (docs/studies/throughput.md).
+    by_input = tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=(tf.shape(x)[0], *x.shape[1:]),
+        filter=kernel,
+        out_backprop=by_output,
+        strides=[1, stride, stride, 1],
+        padding="VALID",
+    )
     return by_input, _gradient_by_kernel(x, kernel, by_output, stride), tf.reduce_sum(by_output, axis=(0, 1, 2))
 
 
@@ -190,7 +191,7 @@ def convolution_of_images(
         def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return gradients_of_images(images, floats, kernel, by_output, stride)
 
-        pieces = _in_turn(images, lambda some: _convolved(floats(images[some]), kernel, bias, stride))
+        pieces = _in_turn(images, lambda some: convolution(floats(images[some]), kernel, bias, stride))
         return tf.concat(pieces, axis=0), gradient
 
     return layer(kernel, bias)
@@ -216,35 +217,7 @@ def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.T
     return done
 
 
-def _convolved(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stride: int) -> tf.Tensor:
-    return tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias)
-
-
 def _gradient_by_kernel(x: tf.Tensor, kernel: tf.Tensor, by_output: tf.Tensor, stride: int) -> tf.Tensor:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=x, filter_sizes=kernel.shape, out_backprop=by_output, strides=[1, stride, stride, 1], padding="VALID"
     )
-
-
-def _gradient_by_input(x: tf.Tensor, kernel: tf.Tensor, by_output: tf.Tensor, stride: int) -> tf.Tensor:
-    count, (height, width, channels) = tf.shape(x)[0], x.shape[1:]
-    if stride == 1 or any(length % stride for length in (height, width, *kernel.shape[:2])):
-        return _backwards((count, height, width, channels), kernel, by_output, stride)
-    # A convolution with stride 1 of blocks of pixels has the same products, and its gradient takes two thirds of the
-    # time of that with a stride.
-    blocks = (count, height // stride, width // stride, channels * stride**2)
-    return tf.nn.depth_to_space(_backwards(blocks, _of_blocks(kernel, stride), by_output, 1), stride)
-
-
-def _backwards(shape: Sequence[int | tf.Tensor], kernel: tf.Tensor, by_output: tf.Tensor, stride: int) -> tf.Tensor:
-    return tf.raw_ops.Conv2DBackpropInput(
-        input_sizes=shape, filter=kernel, out_backprop=by_output, strides=[1, stride, stride, 1], padding="VALID"
-    )
-
-
-def _of_blocks(kernel: tf.Tensor, side: int) -> tf.Tensor:
-    """A kernel [H, W, C, F] for blocks of pixels, as `space_to_depth` makes them: [H / side, W / side, side² C, F]."""
-    height, width, channels, filters = kernel.shape
-    split = tf.reshape(kernel, (height // side, side, width // side, side, channels, filters))
-    merged = (height // side, width // side, side**2 * channels, filters)
-    return tf.reshape(tf.transpose(split, (0, 2, 1, 3, 4, 5)), merged)
