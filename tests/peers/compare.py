@@ -1,10 +1,11 @@
-"""Throughput of Tributary against its bound and against two peers, interleaved in one run.
+"""Throughput of Tributary against its bound and against three peers, interleaved in one run.
 
 usage: compare.py PEER_PYTHON [REPEATS] [SECONDS] [JSON]
 
 PEER_PYTHON is the interpreter of an environment with `torch`, `stable-baselines3`, `ale-py` and
 `opencv-python-headless`. All play Pong with the A3C network. Ours are `tributary bench throughput`, learning included;
-a peer prints its own window after its warm-up. Ratios are taken within a round, and their median is over rounds.
+a peer prints its own window after its warm-up. The preset is compared with PPO, which differentiates a rollout as
+often, and one gradient per rollout with A2C. Ratios are taken within a round, and their median is over rounds.
 """
 
 import json
@@ -15,19 +16,28 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Peers differentiate each rollout once.
-_ONCE = "--actor.epochs 1 --actor.minibatches 1"
+from launch.presets import PRESETS
+
+_ACTOR = PRESETS["pong"].config.actor
+# As A2C has it.
+_ONCE = "--actor.epochs 1 --actor.minibatches 1 --actor.no-fresh-gradients --learner.gradients-per-update 1"
 _LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t} {_ONCE}" for b, t in ((32, 20), (16, 5)))
 OURS = {
+    "tributary, the preset pong": "",
     "tributary, 32 x 20, float32": _LONG,
     "tributary, 16 x 5, float32, 1 call in flight": _SHORT,
     "tributary, 16 x 5, float32, 2 calls in flight": f"{_SHORT} --actor.calls-in-flight 2",
 }
 PEERS = {
+    "torch PPO, the same rollouts, epochs and updates": (
+        "torch_ppo.py",
+        f"{_ACTOR.total_environments} 2 {_ACTOR.epochs} {_ACTOR.unroll_length}",
+    ),
     "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
     "Stable-Baselines3, 16 environments, dummy": ("sb3_a2c.py", "16 dummy"),
 }
 RATIOS = [
+    ("tributary, the preset pong", "torch PPO, the same rollouts, epochs and updates"),
     ("tributary, 32 x 20, float32", "torch, 32 environments, 2 threads, float32"),
     ("tributary, 32 x 20, float32", "Stable-Baselines3, 16 environments, dummy"),
 ]
