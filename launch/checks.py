@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cache
 from operator import attrgetter
@@ -14,8 +14,8 @@ import numpy as np
 from launch.loop.trace import read_trace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
+from launch.presets.settings_files import KINDS
 from launch.run.folder import RunFolder
-from launch.run.status import FIXED_SETTINGS
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.config.checks import For, declared
@@ -180,38 +180,54 @@ def check_video(config: RunConfig) -> None:
         raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
 
 
-# Best weights, running moments and the count of frames are of the task with these.
-_OF_TASK = (
-    "environment.id",
-    "environment.options",
-    "environment.wrappers",
-    "environment.action_mask",
-    "environment.frame_skip",
-    "environment.full_action_space",
-    "environment.sticky_action_probability",
-    "environment.max_noops",
-    "environment.fire_on_reset",
-    "environment.max_episode_frames",
-)
+# What a resume may change: a name, or the beginning of names. Weights, slots, moments, counts and returns are of a run
+# with the other settings, so that they would mean something else.
+MAY_CHANGE = (
+    "actors", "total_frames", "stop_", "seed", "executor", "lockstep", "address", "aggregation", "log_every_",
+    "storage", "trackers", "record_arrivals", "replay_arrivals",
+    "actor.", "learner.", "evaluation.", "checkpoint.", "supervision.", "tracking.",
+    "optimizer.learning_rate", "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
+    "method.entropy_cost", "method.final_entropy_cost", "method.value_cost", "method.clip_", "method.return_lambda",
+    "method.n_step", "method.reduction", "method.standardise_advantages", "method.target_interval_agent_steps",
+    "exploration.final_epsilons", "exploration.annealing_frames", "exploration.noise_persistence_agent_steps",
+    "exploration.initial_log_std",
+    "environment.imports", "environment.vectorization", "environment.log_info",
+)  # fmt: skip
 
 
 def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
-    """Check that the newest checkpoint fits the task, network, method and optimizer that the settings make."""
-    before = folder.read_settings()
-
-    def check_unchanged(settings: Sequence[str], owner: str, advice: str) -> None:
-        for setting in settings:
-            was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-            if was != now:
-                raise setting_error(setting, now, f"{owner} {was}{advice}")
-
-    depend = (
-        ", and its count of frames, best weights and moments depend on that; leave it as it was, or start a new run"
-    )
-    check_unchanged(_OF_TASK, "the run has", f"{depend} from its weights: --start-from {quoted(folder.path)}")
-    check_unchanged(FIXED_SETTINGS, f"the checkpoint in {folder.path} was made with", "; start a new run")
+    """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
+    for setting, (was, now) in changes_of_resume(config, folder.read_settings()).items():
+        if not setting.startswith(MAY_CHANGE):
+            problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
+            raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(folder.path)}")
     prepare_tensorflow(gpu=False, network=config.network)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 
     read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
+
+
+def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[object, object]]:
+    """The settings that differ, by their full names, with the old value and the new one."""
+    names = (name for name in KINDS if attrgetter(name)(before) != attrgetter(name)(config))
+    return {name: (attrgetter(name)(before), attrgetter(name)(config)) for name in names}
+
+
+def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
+    """What a resume changes, a line for each setting, and the learning rate if it becomes another."""
+    from learner.checkpoint import read_state
+
+    before = folder.read_settings()
+    frames = read_state(folder.checkpoints)["ledger"]["sampled"] * config.frames_per_agent_step
+    lines = [
+        f"changed:      --{name.replace('_', '-')} {was} → {now}"
+        for name, (was, now) in changes_of_resume(config, before).items()
+    ]
+    then, now = (
+        scheduled(c.optimizer.learning_rate, c.optimizer.schedule, frames, c.annealing_frames) for c in (before, config)
+    )
+    if then != now:
+        at = f"{config.optimizer.schedule}, {frames:,} of {config.annealing_frames:,} frames"
+        lines.append(f"changed:      the learning rate is {now:.3g} now, where it was {then:.3g} ({at})")
+    return lines

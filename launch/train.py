@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
+from launch.checks import check_arrivals, check_checkpoint, check_network, check_video, resume_lines
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
 from launch.machine import ThreadBudget, thread_budget, without_collections
 from launch.on_ray.placement import aggregation, place, placement_lines
@@ -218,6 +218,8 @@ def _prepare(
             return Result(folder.path, summary, trained=False)
         if ended is not None:
             listener.message(ended)
+        for line in resume_lines(config, folder):
+            listener.message(line)
     else:
         folder.check_free()
         if start_from is not None:
@@ -424,14 +426,16 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
     if not run.resume:
-        made = manifest(config, run.spec, run.preset, threads)
-        if first is not None:
-            made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
-        folder.create(config, run.spec, made)
+        folder.make()
     with lock_folder(folder.path):
         settings_before = folder.settings_file.read_bytes() if run.resume else None
         if run.resume:
             folder.write_config(config)
+        else:
+            made = manifest(config, run.spec, run.preset, threads)
+            if first is not None:
+                made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+            folder.create(config, run.spec, made)
         if first is not None:
             write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
         listener.message(f"run folder:   {folder.path}")

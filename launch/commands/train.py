@@ -18,7 +18,7 @@ from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, 
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder, read_summary
-from launch.run.status import default_run_dir
+from launch.run.status import discard_if_empty, new_run_dir
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
 
@@ -65,10 +65,25 @@ def train_line(arguments: Sequence[str]) -> int:
     if resolved.preset_chosen and _fits(resolved.preset, request):
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
     _check_options(parsed, resolved)
-    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
-    if parsed.seeds is None and resolved.several is None:
+    seeds: Sequence[int] = () if parsed.seeds is None else parse_seeds(parsed.seeds)
+    if resolved.several is not None:
+        seeds = resolved.several.seeds
+    folder = resolved.resume or parsed.run_dir
+    if folder is not None:
+        return _train_into(folder, parsed, request, resolved, seeds)
+    folder = new_run_dir(resolved.name)
+    try:
+        return _train_into(folder, parsed, request, resolved, seeds)
+    finally:
+        discard_if_empty(folder)
+
+
+def _train_into(
+    folder: Path, parsed: TrainArguments, request: TrainRequest, resolved: ResolvedRun, seeds: Sequence[int]
+) -> int:
+    """Train one run, or one for each of the seeds. Returns the exit code."""
+    if not seeds:
         return _train(parsed, resolved, folder)
-    seeds = resolved.several.seeds if resolved.several is not None else parse_seeds(parsed.seeds or "")
     return train_seeds(
         resolved, seeds, folder, changes=request.changed,
         side_by_side=parsed.side_by_side, trust_imports=parsed.trust_imports, json=parsed.json,

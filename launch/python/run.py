@@ -4,7 +4,7 @@ import base64
 import io
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -21,7 +21,7 @@ from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, read_summary
-from launch.run.status import new_run_dir, run_path
+from launch.run.status import discard_if_empty, new_run_dir, run_path
 from launch.tensorflow_setup import share_tensorflow
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
@@ -278,10 +278,7 @@ class Training:
                 self._error = TrainingFailedError("the run was stopped before it trained: there is nothing to save")
         finally:
             if self._made:
-                # Only a run that could not start leaves it empty, and runs/ where there is no other.
-                with suppress(OSError):
-                    self.path.rmdir()
-                    self.path.parent.rmdir()
+                discard_if_empty(self.path)
             self._ended.set()
             self._started.set()
 

@@ -115,21 +115,26 @@ class RunFolder:
                 f"{quoted(self.name)}",
             )
 
-    def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
-        """Make the folder and write the files that are known before training."""
+    def make(self) -> None:
+        """Make the folder of a new run. Lock it before `create`: another process may have made it, too."""
         self.check_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path, "run_dir")
+
+    def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
+        """Write the files of a new run that are known before training."""
+        if self.settings_file.exists():
+            raise setting_error("run_dir", self.path, "has the run of another process; name another folder")
         self.write_config(config)
         if spec.observation_mean is not None:
             np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(self.manifest, manifest)
 
     def discard(self) -> None:
-        """Remove the folder and the parents that `create` made, unless agent steps were sampled."""
+        """Remove the folder and the parents that `make` made, unless agent steps were sampled."""
         if read_summary(self).get("agent_steps_sampled"):
             return
-        # `create` refused a folder with entries: all of them belong to this run.
+        # `make` refused a folder with entries: all of them belong to this run.
         for entry in self.path.iterdir():
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
         for folder in self._made:

@@ -203,10 +203,6 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     return f"the run ended at {summary['frames']:,} frames ({ended}); it goes on to {' or '.join(limits)}"
 
 
-# They determine the shapes of the weights, beside the network.
-FIXED_SETTINGS = ("method.name", "method.target_network", "optimizer.name")
-
-
 # ---- Several seeds
 
 # Settings of all runs, in the format of --config.
@@ -260,14 +256,9 @@ def newest_run(runs: Path = _RUNS) -> Path:
     return newest
 
 
-def default_run_dir(name: str) -> Path:
-    """A name for a new folder below runs/, with the time."""
-    return _RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
 def new_run_dir(name: str) -> Path:
-    """Make a new folder below runs/, with a number in its name after others of the same second."""
-    first = folder = default_run_dir(name).absolute()
+    """Make a new folder below runs/, named by the time, with a number after others of the same second."""
+    first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
     for number in count(2):
         try:
             folder.mkdir(parents=True)
@@ -277,6 +268,13 @@ def new_run_dir(name: str) -> Path:
         except OSError as error:
             raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
     return folder
+
+
+def discard_if_empty(folder: Path) -> None:
+    """Remove a folder of `new_run_dir` that is empty, since its run could not start, and runs/ if it has no other."""
+    with suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def run_path(text: str) -> Path:

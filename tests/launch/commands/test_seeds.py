@@ -125,6 +125,7 @@ def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: P
     spec = environment_spec(PRESETS["cartpole"].config.environment)
     for name, sampled in (("empty", 0), ("made/below", 0), ("other/learned", 7)):
         folder = RunFolder(tmp_path / name)
+        folder.make()
         folder.create(PRESETS["cartpole"].config, spec, {})
         folder.checkpoints.mkdir()
         folder.summary.write_text(json.dumps({"agent_steps_sampled": sampled}))

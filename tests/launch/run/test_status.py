@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import pytest
 from untrained_runs import policy_of
 from waiting import UNTIL_FRAMES
 
+from actors.environments import environment_spec
 from launch import zoo
 from launch.cli import main
 from launch.output import write_json
+from launch.presets import PRESETS
 from launch.run.events import Progress
 from launch.run.folder import (
     Holder,
@@ -32,6 +36,8 @@ from launch.run.folder import (
 from launch.run.metrics import row_values
 from launch.run.status import (
     RunCounts,
+    discard_if_empty,
+    new_run_dir,
     newest_run,
     reached_limit,
     run_folders,
@@ -210,6 +216,34 @@ def test_what_is_restored_is_what_was_saved_and_new_counts_come_on_top() -> None
     assert earlier == saved
     now = earlier + RunCounts(elapsed_seconds=0.5, startup_seconds=1.0, messages=2, rollouts_lost=1)
     assert now == RunCounts(13.0, 5.0, 42, 2, 4, 1, 120)
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_runs_of_one_second_have_folders_of_their_own() -> None:
+    meet = threading.Barrier(8)
+
+    def make(_: int) -> Path:
+        meet.wait()
+        return new_run_dir("cartpole")
+
+    with ThreadPoolExecutor(8) as threads:
+        folders = list(threads.map(make, range(8)))
+    assert len(set(folders)) == 8
+    for folder in folders[1:]:
+        discard_if_empty(folder)
+    assert list(Path("runs").iterdir()) == [Path("runs", folders[0].name)]
+
+
+def test_a_run_keeps_its_settings_when_another_process_takes_its_folder(tmp_path: Path) -> None:
+    config = PRESETS["cartpole"].config
+    spec = environment_spec(config.environment)
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    for folder in (first, second):
+        folder.make()
+    first.create(config, spec, {})
+    with pytest.raises(ConfigurationError, match="has the run of another process; name another folder"):
+        second.create(replace(config, seed=2), spec, {})
+    assert first.read_settings() == config
 
 
 def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
