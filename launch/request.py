@@ -38,6 +38,8 @@ _DERIVED_FROM = {
     "learner.gradients_per_update": "learner.agent_steps_per_update",
     "learner.accumulation": "learner.agent_steps_per_update",
 }
+# A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
+_LEAST_STEPS = 16
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
 # epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/scaling.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
@@ -163,9 +165,10 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
     """The settings of a new run with `actors` actors: those of each actor, and of the learner, for this number.
 
     A preset is a set of hyperparameters, and the number of actors none of them. `actor.total_environments` are divided
-    among the actors, so that the agent steps in flight stay the same, on which learning depends (docs/scaling.md). An
-    update keeps its `learner.agent_steps_per_update`: it is from a minibatch of a large rollout, or the mean of the
-    gradients of several small ones. It has data of at least four environments, and of two for each epoch.
+    among the actors, and with more actors than these the unroll length, so that the agent steps in flight stay the
+    same, on which learning depends (docs/scaling.md). An update keeps its `learner.agent_steps_per_update`: it is from
+    a minibatch of a large rollout, or the mean of the gradients of several small ones. It has data of at least four
+    environments, and of two for each epoch.
 
     This is the only place where the number of actors changes a setting. A resumed run keeps its settings.
     """
@@ -174,13 +177,25 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
     if total is not None:
         shares = (n for n in range(1, total + 1) if total % n == 0 and n * actors <= total)
         minibatches = actor.minibatches if per_update is None else 1
-        actor = replace(actor, environments=max(shares, default=1), minibatches=minibatches)
+        unroll_length = _unroll_length_of(actors, total, config)
+        actor = replace(
+            actor, environments=max(shares, default=1), unroll_length=unroll_length, minibatches=minibatches
+        )
     if per_update is not None:
         minibatches, gradients = _update_of(per_update, actor, together=bool(config.network.recurrent != "none"))
         actor = replace(actor, minibatches=minibatches)
         accumulation: Literal["sum", "mean"] = "sum" if config.method.reduction == "sum" else "mean"
         learner = replace(learner, gradients_per_update=gradients, accumulation=accumulation)
     return replace(config, actor=actor, learner=learner)
+
+
+def _unroll_length_of(actors: int, total: int, config: RunConfig) -> int:
+    """The unroll length, halved while the actors have more agent steps in flight than `total` environments."""
+    unroll_length, least = config.actor.unroll_length, max(_LEAST_STEPS, config.method.n_step or 1)
+    halved = unroll_length
+    while halved * actors > unroll_length * total and halved % 2 == 0 and halved // 2 >= least:
+        halved //= 2
+    return halved
 
 
 def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple[int, int]:
