@@ -179,7 +179,11 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
         minibatches = actor.minibatches if per_update is None else 1
         unroll_length = _unroll_length_of(actors, total, config)
         actor = replace(
-            actor, environments=max(shares, default=1), unroll_length=unroll_length, minibatches=minibatches
+            actor,
+            environments=max(shares, default=1),
+            unroll_length=unroll_length,
+            total_environments=max(total, min(actors, total * actor.unroll_length // unroll_length)),
+            minibatches=minibatches,
         )
     if per_update is not None:
         minibatches, gradients = _update_of(per_update, actor, together=bool(config.network.recurrent != "none"))

@@ -15,7 +15,14 @@ from shared.errors import ConfigurationError
 
 DIVIDED = [name for name, preset in PRESETS.items() if preset.config.actor.total_environments]
 # What `resolved` may change.
-DERIVED = ("actor.environments", "actor.minibatches", "learner.gradients_per_update", "learner.accumulation")
+DERIVED = (
+    "actor.environments",
+    "actor.unroll_length",
+    "actor.total_environments",
+    "actor.minibatches",
+    "learner.gradients_per_update",
+    "learner.accumulation",
+)
 
 
 def update_of(config: RunConfig) -> float:
@@ -27,20 +34,24 @@ def update_of(config: RunConfig) -> float:
 @pytest.mark.parametrize("preset", DIVIDED)
 def test_the_number_of_actors_changes_neither_the_steps_in_flight_nor_an_update(preset: str) -> None:
     config = PRESETS[preset].config
-    total = config.actor.total_environments
+    total, unroll_length = config.actor.total_environments, config.actor.unroll_length
     for actors in range(1, 65):
         run = resolved(config, actors)
-        of_all = actors * run.actor.environments
+        in_flight = actors * run.actor.environments * run.actor.unroll_length
+        known = max(total * unroll_length, 16 * actors if unroll_length >= 16 else actors * unroll_length)
         if actors & (actors - 1) == 0:
-            assert of_all == max(total, actors)
-        assert total / 2 < of_all <= max(total, actors)
+            assert in_flight == known
+        assert known / 2 < in_flight <= known
         assert update_of(run) == config.learner.agent_steps_per_update
         together = run.actor.environments * run.learner.gradients_per_update
         assert together >= min(max(4, 2 * run.actor.epochs), total)
         unchanged = {name: attrgetter(name)(config) for name in DERIVED}
         assert with_settings(run, unchanged) == config
         assert resolved(run, actors) == run
-        assert resolved(run, 1) == resolved(config, 1), "settings of another run can be divided anew"
+        assert bool(run.actor.crowding(actors)) == (in_flight > total * unroll_length)
+        if actors <= total:
+            assert run.actor.unroll_length == unroll_length
+            assert resolved(run, 1) == resolved(config, 1), "settings of another run can be divided anew"
 
 
 def test_cores_minus_one_use_nearly_all_environments() -> None:
@@ -68,7 +79,7 @@ def test_with_a_memory_other_epochs_or_unroll_lengths_an_update_keeps_its_agent_
 def test_more_actors_than_environments_warn() -> None:
     config = resolved(PRESETS["pong"].config, 200)
     assert config.actor.environments == 1
-    assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of ")
+    assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of 64, ")
     assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
 
 
