@@ -156,7 +156,7 @@ def _before_activation(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tf.
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then
 # still in the cache that cores share; those of a whole minibatch go to main memory and back: a gradient of 256 images
-# takes 4 % longer then with AVX-512, 9 % with AVX2 (a3c_cnn, Zen 4, oneDNN).
+# takes 4 % longer then with AVX-512, 10 % with AVX2 (a3c_cnn, Zen 4, oneDNN).
 _IMAGES_AT_ONCE = 32
 
 

@@ -1,10 +1,10 @@
 """Activations of acting that replace the forward pass of the gradient.
 
 The weights do not change while a rollout is played: the forward pass of a rollout's only gradient would compute again
-what the hidden layers computed for the actions. Measured on Pong in one process with one thread, in eight rounds in
-turn on a loaded machine (a3c_cnn, agent steps per CPU second of environments, acting and gradient together): stored
-activations give 11 % more with 32 environments x 20 steps (7 to 18 %) and 10 % more with 16 x 5 (5 to 18 %). With
-several gradients per rollout they would serve the first one only, and nothing is stored.
+what the hidden layers computed for the actions. With oneDNN on a Zen 4, agent steps per CPU second of environments,
+acting and gradient together are 9 to 11 % more for a3c_cnn and 15 to 19 % more for nature_cnn, as in the preset
+impala-shallow (docs/studies/throughput.md). With several gradients per rollout they would serve the first one only, and
+nothing is stored.
 
 Networks are written as plain forward passes. Their hidden layers call `hidden`. While a network is traced for acting,
 `StoredActivations.recording` stores what each layer computes; while it is traced for the gradient, `replaying` returns
