@@ -339,10 +339,12 @@ class TrainingSession:
         self._messages.emit(Evaluated(point))
         if self._config.evaluation.video and self._film is not None:
             self._keep_film(WeightSnapshot(result.version, result.parameters, point["frames"]))
-        # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
-        self._saving.best.keep_if_best(
-            result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
-        )
+        # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
+        # confirmation are not compared: it would outrank every later return of training.
+        if confirmed or not point["confirms"]:
+            self._saving.best.keep_if_best(
+                result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
+            )
 
     def _keep_film(self, snapshot: WeightSnapshot) -> None:
         assert self._film is not None

@@ -330,6 +330,17 @@ def test_a_confirmed_crossing_stops_a_run(rollouts: RunConfig, tmp_path: Path, m
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
+def test_a_failed_confirmation_does_not_become_the_best(
+    rollouts: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared with returns of training it would stay so, however far training goes on."""
+    script(monkeypatch, *[MARK - 5.0] * 50)
+    summary = session(replace(rollouts, stop_at_return=MARK, total_frames=4_000), tmp_path).run()
+    assert summary["first_crossing"]["evaluation_mean_return"] == MARK - 5.0
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert str(best["measure"]) == "training"
+
+
 def test_a_window_is_of_all_environments(rollouts: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, MARK)
     environments, ended = 150, np.zeros(150, bool)
