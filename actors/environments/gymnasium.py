@@ -75,6 +75,12 @@ class GymnasiumAdapter(Adapter):
             raise setting_error("environment.id", self._config.id, str(error)) from error
         self._count = count
         if self._vectors is None:
+            stack, height, width, channels = space.shape or ()
+            colours = "grey" if channels == 1 else f"{channels} channels"
+            self._notes.append(
+                f"images become {height} x {width}, {colours}, {stack} stacked (--environment.screen-size, greyscale, "
+                f"frame-stack)"
+            )
             self._shape, self._write = shape_together(space.shape or ()), channels_together
         elif self._vectors.images:
             self._packed = PackedObservations(self._vectors)
