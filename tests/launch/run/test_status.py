@@ -232,6 +232,10 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     for folder in folders[1:]:
         discard_if_empty(folder)
     assert list(Path("runs").iterdir()) == [Path("runs", folders[0].name)]
+    # Seeds that cannot start remove their folder themselves.
+    folders[0].rmdir()
+    discard_if_empty(folders[0])
+    assert not Path("runs").exists()
 
 
 def test_a_run_keeps_its_settings_when_another_process_takes_its_folder(tmp_path: Path) -> None:
