@@ -140,6 +140,16 @@ def test_all_settings_of_a_preset_in_a_file_choose_none(tmp_path: Path, capsys: 
     assert resolved(complete(TrainRequest(config=file)).config, 4) == resolved(PRESETS["pong"].config, 4)
 
 
+@pytest.mark.parametrize("setting", ["record_arrivals", "replay_arrivals"])
+def test_an_event_trace_is_of_a_run_from_its_beginning(setting: str, tmp_path: Path) -> None:
+    config = with_settings(PRESETS["cartpole"].config, {"executor": "inline"})
+    RunFolder(tmp_path).write_config(config)
+    with pytest.raises(
+        ConfigurationError, match=f"^--{setting.replace('_', '-')} file: is of a run from its beginning"
+    ):
+        complete(TrainRequest(settings={setting: "file"}, resume=str(tmp_path)))
+
+
 @pytest.mark.parametrize("setting", ["actor.total_environments", "learner.agent_steps_per_update"])
 def test_a_resumed_run_keeps_its_shares(setting: str, tmp_path: Path) -> None:
     config = resolved(PRESETS["cartpole"].config, 4)
