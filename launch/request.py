@@ -23,7 +23,7 @@ from launch.presets.settings_files import (
 from launch.run.folder import SEEDS_FILE, RunFolder, check_imports
 from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
 from shared.config import ActorConfig, OptionValue, RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, alternatives, setting_error
 from shared.registry import import_modules
 
 # Ids have a version, a module or a namespace.
@@ -136,6 +136,8 @@ def complete(request: TrainRequest) -> ResolvedRun:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
     config = request.changed(base.config)
+    if base.resume is not None:
+        _check_resumed(base.config, config)
     check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
     try:
         check_effects(config, base.chosen_in_file)
@@ -147,6 +149,20 @@ def complete(request: TrainRequest) -> ResolvedRun:
 def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """`config` with settings that a user chose, by full names or nested, and without those that they make pointless."""
     return _without_derivation(with_settings(config, settings), named(settings))
+
+
+def _check_resumed(before: RunConfig, now: RunConfig) -> None:
+    """Refuse changes that only the start of a new run reads."""
+    for name in ("record_arrivals", "replay_arrivals"):
+        value = getattr(now, name)
+        if value is not None and value != getattr(before, name):
+            raise setting_error(name, value, "is of a run from its beginning; leave it out with --resume")
+    for source in dict.fromkeys(_DERIVED_FROM.values()):
+        value = attrgetter(source)(now)
+        if value is not None and value != attrgetter(source)(before):
+            derived = [f"--{name.replace('_', '-')}" for name, other in _DERIVED_FROM.items() if other == source]
+            problem = f"is divided when a run begins, and a resumed run keeps its shares; set {alternatives(derived)}"
+            raise setting_error(source, value, problem)
 
 
 def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig:
@@ -255,8 +271,10 @@ def base_settings(request: TrainRequest) -> ResolvedRun:
         return started
     changed = file.over(config)
     chosen_in_file = [] if file.whole else chosen_in_toml(file.settings, config)
+    # Beside its source a default is no choice: `tributary config` writes both.
+    alone = [name for name in _DERIVED_FROM.keys() & file.settings if _DERIVED_FROM[name] not in file.settings]
     try:
-        changed = _without_derivation(changed, chosen_in_file)
+        changed = _without_derivation(changed, [*chosen_in_file, *([] if file.whole else alone)])
     except ConfigurationError as error:
         raise ConfigurationError(f"{file.path}: {error}") from error
     return started._replace(config=changed, chosen_in_file=chosen_in_file)

@@ -26,6 +26,10 @@ _NOTICES = re.compile(
 
 # Whether TensorFlow computes with oneDNN. By itself it does so only on CPUs with AVX-512 VNNI or AMX.
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+# The value that was chosen for a process: those that it starts may compute another network, and choose anew.
+_CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
+# The choices of this process, of which the first counts.
+_chosen_here: list[str] = []
 _CPU_INFO = Path("/proc/cpuinfo")
 
 # Constants of glibc's malloc.h.
@@ -106,8 +110,16 @@ def _choose_kernels(network: NetworkConfig | None = None) -> None:
 
     On ARM, where it was not measured, TensorFlow has its default.
     """
-    if "tensorflow" not in sys.modules and _on_x86_linux():
-        os.environ.setdefault(_ONEDNN, _onednn_for(network))
+    if _chosen_here or "tensorflow" in sys.modules or not _on_x86_linux() or _users_onednn() is not None:
+        return
+    os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
+    _chosen_here.append(os.environ[_ONEDNN])
+
+
+def _users_onednn() -> str | None:
+    """The user's value of the variable."""
+    value = os.environ.get(_ONEDNN)
+    return None if value == os.environ.get(_CHOSEN) else value
 
 
 def _onednn_for(network: NetworkConfig | None) -> str:
@@ -132,7 +144,9 @@ def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = Tru
     lines = _CPU_INFO.read_text(encoding="utf-8").splitlines() if _CPU_INFO.is_file() else []
     flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
     imported = in_this_process and "tensorflow" in sys.modules
-    value = os.environ.get(_ONEDNN, "" if imported else _onednn_for(network))
+    value = os.environ.get(_ONEDNN, "") if imported else _users_onednn()
+    if value is None:
+        value = _onednn_for(network)
     enabled = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
     if enabled is None:
         # The rule of TensorFlow, for a program that imported it before us and for values that it does not understand.

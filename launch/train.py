@@ -435,23 +435,27 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             made = manifest(config, run.spec, run.preset, threads)
             if first is not None:
                 made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+            # It may refuse a folder that is another process's, which must stay.
             folder.create(config, run.spec, made)
-        if first is not None:
-            write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
-        listener.message(f"run folder:   {folder.path}")
-        listener.message(f"threads:      {threads}")
-        listener.message(rollouts_line(config, budget.actors))
-        if first is not None:
-            listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
-        crowded = budget.warning() if config.executor == "ray" else None
-        for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
-            if warning is not None:
-                listener.message(f"warning: {warning}")
         try:
+            if first is not None:
+                write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
+            listener.message(f"run folder:   {folder.path}")
+            listener.message(f"threads:      {threads}")
+            listener.message(rollouts_line(config, budget.actors))
+            if first is not None:
+                listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
+            crowded = budget.warning() if config.executor == "ray" else None
+            for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
+                if warning is not None:
+                    listener.message(f"warning: {warning}")
             yield
         except BaseException as error:
             if settings_before is not None and not listener.progressed:
                 folder.settings_file.write_bytes(settings_before)
-            if settings_before is None and isinstance(error, ConfigurationError | StoppedBeforeTrainingError):
+            stopped = isinstance(error, StoppedBeforeTrainingError) or (
+                isinstance(error, KeyboardInterrupt) and not listener.training
+            )
+            if settings_before is None and (stopped or isinstance(error, ConfigurationError)):
                 folder.discard()
             raise

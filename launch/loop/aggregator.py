@@ -83,7 +83,8 @@ class GradientAggregator:
         completes a sum waits for the next call, whose weights may include that sum.
         """
         first, began = self._version is None, self._clock()
-        if snapshot.version != self._version:
+        # Older weights come with an evaluation of them, and are none to train with.
+        if self._version is None or snapshot.version > self._version:
             self._version = snapshot.version
             self._executor.publish(snapshot)
         if target is not None:

@@ -148,5 +148,5 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """End all actors and the evaluator, and free what they share."""
+        """End all actors, and free what they share."""
         ...

@@ -17,7 +17,7 @@ from launch.loop.executor import Completion, Failed, Heartbeat
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationShare, Played, WeightSnapshot
+from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played, WeightSnapshot
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
@@ -191,10 +191,11 @@ class ReplayExecutor(InlineExecutor):
         call = next((call for call in self._calls if call.actor_id == event.actor_id), None)
         if event.kind in ("lost", "lost-with-node") and event.actor_id in self._actors:
             return Failed(event.actor_id, _LOST, node_lost=event.kind == "lost-with-node")
-        fits = ("report", "played", "played-ahead") if call is None or call.share is None else ("evaluation",)
-        if call is not None and event.kind in fits:
+        if call is not None:
             self._calls.remove(call)
-            return self._run(call)
+            completion = self._run(call)
+            if _kind_of(completion) == event.kind:
+                return completion
         raise self._misfit(line, event)
 
     def remove(self, actor_id: int) -> None:
@@ -226,3 +227,15 @@ class ReplayExecutor(InlineExecutor):
             f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
             f"way fits: it is the order of a run with other settings"
         )
+
+
+def _kind_of(completion: Completion) -> str | None:
+    """The kind of the trace's event for the end of a call."""
+    match completion:
+        case GradientReport():
+            return "report"
+        case EvaluationPart():
+            return "evaluation"
+        case Heartbeat():
+            return "played" if completion.expects_report else "played-ahead"
+    return None

@@ -26,7 +26,7 @@ Failed actors are never revived under their id: a late report of the old process
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat, Joined, Replaced
@@ -88,18 +88,12 @@ class WorkerPool:
         """Whether actors will work again though none may work now: replacements, or actors on nodes that join."""
         return bool(self._due) or not (self.stopping or self._executor.actor_ids)
 
-    def resume(self, actor_ids: Sequence[int]) -> None:
-        """See `Coordinator.resume`."""
-        for actor_id in actor_ids:
-            self._watchdog.dispatched(actor_id, self._clock())
-
     def start(self) -> None:
         """Fill every actor up to `calls_per_actor` rollouts in flight."""
         # Round by round, not actor by actor: all actors get their first call before any gets its second.
-        for calls in range(self._calls_per_actor):
+        for _ in range(self._calls_per_actor):
             for actor_id in self._executor.actor_ids:
-                if self._watchdog.outstanding(actor_id) <= calls:
-                    self.dispatch(actor_id)
+                self.dispatch(actor_id)
 
     def dispatch(self, actor_id: int) -> None:
         """Dispatch one more call.

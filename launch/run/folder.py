@@ -194,7 +194,7 @@ class RunFolder:
 
 
 def is_resumable(folder: Path) -> bool:
-    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds, not that of a study."""
+    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds."""
     return (folder / "config.json").is_file() or (folder / SEEDS_FILE).is_file()
 
 

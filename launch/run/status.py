@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from learner.learner import Learner
 
 RUNNING, DIED = "running", "died"
-# Runs, those of --seeds, and the seeds of a study's tasks.
+# Runs, those of --seeds, and those of --seeds in a folder of their own, such as runs/study/cartpole.
 _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 
@@ -272,9 +272,10 @@ def new_run_dir(name: str) -> Path:
 
 def discard_if_empty(folder: Path) -> None:
     """Remove a folder of `new_run_dir` that is empty, since its run could not start, and runs/ if it has no other."""
-    with suppress(OSError):
-        folder.rmdir()
-        folder.parent.rmdir()
+    for path in (folder, folder.parent):
+        # Seeds that could not start have removed the first.
+        with suppress(OSError):
+            path.rmdir()
 
 
 def run_path(text: str) -> Path:

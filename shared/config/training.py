@@ -148,8 +148,8 @@ class ActorConfig:
     """Steps of each environment between two gradients; t_max in the paper, where it is 5."""
     total_environments: Annotated[int | None, Range(1)] = None
     """Number of environments of all actors together. Each actor gets the same share: the largest divisor of this number
-    with which all actors have no more than that, and at least 1. None, or an explicit --actor.environments: every actor
-    has --actor.environments."""
+    with which all actors have no more than that, and at least 1. With more actors than this, --actor.unroll-length is
+    halved, at least to 16. None, or an explicit --actor.environments: every actor has --actor.environments."""
     epochs: Annotated[int, Range(1)] = 1
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
     --method.clip-ratio."""

@@ -251,6 +251,28 @@ def test_a_process_that_computes_chooses_its_kernels_and_keeps_what_the_user_set
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
+def test_a_process_that_another_one_started_chooses_kernels_for_its_own_network(fakes: dict[str, str]) -> None:
+    started = """
+import os
+from launch.tensorflow_setup import kernels, prepare_tensorflow
+from shared.config import NetworkConfig
+network = NetworkConfig(name="mlp")
+named = kernels(network)
+prepare_tensorflow(gpu=False, network=network)
+print(os.environ["TF_ENABLE_ONEDNN_OPTS"], named)
+"""
+    script = f"""
+import os, sys
+from launch.tensorflow_setup import share_tensorflow
+share_tensorflow()
+print(os.environ["TF_ENABLE_ONEDNN_OPTS"], flush=True)
+os.execv(sys.executable, [sys.executable, "-c", {started!r}])
+"""
+    assert run_python(script, environment=fakes) == "1\n0 Eigen\n"
+    assert run_python(script, environment=fakes | {"TF_ENABLE_ONEDNN_OPTS": "1"}).startswith("1\n1 oneDNN")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
 @pytest.mark.parametrize(
     ("flags", "variables", "named"),
     [

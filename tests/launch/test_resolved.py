@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from launch.cli import main
 from launch.on_ray.placement import aggregation_of
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.request import TrainRequest, complete, resolved, rollouts_line
+from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -122,9 +124,44 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
     assert resolved(from_file, 4).actor.environments == 5
     typed = complete(TrainRequest(config=file, settings={"actor.total_environments": 16})).config
     assert resolved(typed, 4).actor.environments == 4
+    # As in the defaults: a choice all the same.
+    file.write_text('preset = "pong"\n[learner]\ngradients_per_update = 1\n[actor]\nenvironments = 32\n')
+    as_default = resolved(complete(TrainRequest(config=file)).config, 64)
+    assert (as_default.actor.environments, as_default.learner.gradients_per_update) == (32, 1)
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
     with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
         complete(TrainRequest(config=file))
+
+
+def test_all_settings_of_a_preset_in_a_file_choose_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "pong"]) == 0
+    file = tmp_path / "pong.toml"
+    file.write_text(capsys.readouterr().out)
+    assert resolved(complete(TrainRequest(config=file)).config, 4) == resolved(PRESETS["pong"].config, 4)
+
+
+@pytest.mark.parametrize("setting", ["record_arrivals", "replay_arrivals"])
+def test_an_event_trace_is_of_a_run_from_its_beginning(setting: str, tmp_path: Path) -> None:
+    config = with_settings(PRESETS["cartpole"].config, {"executor": "inline"})
+    RunFolder(tmp_path).write_config(config)
+    with pytest.raises(
+        ConfigurationError, match=f"^--{setting.replace('_', '-')} file: is of a run from its beginning"
+    ):
+        complete(TrainRequest(settings={setting: "file"}, resume=str(tmp_path)))
+
+
+@pytest.mark.parametrize("setting", ["actor.total_environments", "learner.agent_steps_per_update"])
+def test_a_resumed_run_keeps_its_shares(setting: str, tmp_path: Path) -> None:
+    config = resolved(PRESETS["cartpole"].config, 4)
+    RunFolder(tmp_path).write_config(config)
+    same = attrgetter(setting)(config)
+    assert complete(TrainRequest(settings={setting: same}, resume=str(tmp_path))).config == config
+    with pytest.raises(
+        ConfigurationError, match=f"^--{setting.replace('_', '-')} 64: .* a resumed run keeps its shares"
+    ):
+        complete(TrainRequest(settings={setting: 64}, resume=str(tmp_path)))
+    chosen = complete(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
+    assert (chosen.environments, chosen.total_environments) == (2, None)
 
 
 def test_the_line_at_the_start_names_rollouts_and_updates() -> None:

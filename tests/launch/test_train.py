@@ -95,6 +95,31 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     assert RunFolder(run).read_settings().total_frames == 900
 
 
+def test_an_error_before_a_resume_trains_keeps_settings(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(quick(total_frames=300), run, lambda _: None)
+    before = RunFolder(run).read_settings()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Message) and event.text.startswith("run folder:"):
+            raise OSError("no terminal")
+
+    with pytest.raises(OSError, match="no terminal"):
+        train(quick(total_frames=900), run, on_event, resume=True)
+    assert RunFolder(run).read_settings() == before
+
+
+@pytest.mark.parametrize("text", ["importing TensorFlow", "building networks and environments"])
+def test_an_interrupt_before_training_leaves_no_folder(text: str, tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if event == Preparing(text):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(quick(), tmp_path / "run", on_event)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", lambda *_: None)

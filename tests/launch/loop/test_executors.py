@@ -125,6 +125,13 @@ def test_a_node_whose_actors_only_play_ahead_needs_no_further_call() -> None:
     assert node.collect(Heartbeat(2), 6.0) == Heartbeat(0, expects_report=True)
 
 
+def test_the_weights_of_an_evaluation_are_not_those_of_training() -> None:
+    node, share = Node(actors=2, k=1), EvaluationShare(5, "sampled", 2, 4, 1)
+    node.collect(report(1, 1, 1.0, 1.0), version=9)
+    node.collect(report(2, 1, 1.0, 1.0), version=8, share=share)
+    assert node.actors.tape == ["publish evaluated 8", "evaluate 1"]
+
+
 def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
     node, share = Node(actors=2, k=1), EvaluationShare(5, "sampled", 2, 4, 1)
     node.collect(report(1, 1, 1.0, 1.0))

@@ -98,7 +98,7 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
 
 
 @pytest.mark.parametrize(
-    "line", ["report 2", "joined 7", "replacement 2", "released 0", "evaluation 0", "lost-with-node 2"]
+    "line", ["report 2", "played 1", "joined 7", "replacement 2", "released 0", "evaluation 0", "lost-with-node 2"]
 )
 def test_what_does_not_fit_is_named_and_the_run_saved(line: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     order, run, result = tmp_path / "order.txt", tmp_path / "run", tmp_path / "result.json"

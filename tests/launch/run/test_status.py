@@ -232,6 +232,10 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     for folder in folders[1:]:
         discard_if_empty(folder)
     assert list(Path("runs").iterdir()) == [Path("runs", folders[0].name)]
+    # Seeds that cannot start remove their folder themselves.
+    folders[0].rmdir()
+    discard_if_empty(folders[0])
+    assert not Path("runs").exists()
 
 
 def test_a_run_keeps_its_settings_when_another_process_takes_its_folder(tmp_path: Path) -> None:
@@ -260,8 +264,8 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
         RunFolder(tmp_path).check_free()
 
 
-@pytest.mark.parametrize(("file", "resumable"), [("config.json", True), ("seeds.json", True), ("study.json", False)])
-def test_runs_and_several_seeds_are_resumed_and_studies_are_not(tmp_path: Path, file: str, *, resumable: bool) -> None:
+@pytest.mark.parametrize(("file", "resumable"), [("config.json", True), ("seeds.json", True), ("other.json", False)])
+def test_runs_and_several_seeds_are_resumed_and_other_folders_are_not(tmp_path: Path, file: str, *, resumable: bool) -> None:
     (tmp_path / file).write_text("{}")
     assert is_resumable(tmp_path) is resumable
 
