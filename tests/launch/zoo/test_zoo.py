@@ -260,9 +260,19 @@ def test_evaluations_that_are_kept_are_as_they_are_told() -> None:
 
 
 def test_the_runs_of_pong_have_the_settings_of_their_command() -> None:
-    settings = {"actor.environments": 32, "actor.minibatches": 4, "actor.fresh_gradients": False}
+    options = (
+        "--total-frames 12M --method.entropy-cost 0.03 --actor.environments 32 --actor.minibatches 4 --actor.epochs 2"
+    )
+    assert f"pong --seeds 1-5 {options} --actor.no-fresh-gradients" in " ".join(SCORES.split())
+    settings = {
+        "total_frames": 12_000_000,
+        "method.entropy_cost": 0.03,
+        "actor.environments": 32,
+        "actor.minibatches": 4,
+        "actor.epochs": 2,
+        "actor.fresh_gradients": False,
+    }
     expected = flat_settings(resolved_run("pong", settings).config)
-    assert "pong --seeds 1-5 --actor.environments 32 --actor.minibatches 4 --actor.no-fresh-gradients" in SCORES
     runs = [flat_settings(RunFolder(config.parent).read_config()) for config in RUNS]
     assert len(runs) == 5
     for run in runs:
