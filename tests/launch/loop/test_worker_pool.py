@@ -326,6 +326,17 @@ def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig)
     assert executor.tape[-1] == "evaluate 0"
 
 
+def test_an_evaluation_of_the_longest_episodes_goes_on(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, 1, longest_episode=20_000)
+    executor.completions += [report(0, 1, 0), report(0, 2, 1)]
+    next(events)
+    assert coordinator.evaluate("sampled", EVALUATION)
+    next(events)
+    # Its 80 episodes have 1,600,000 agent steps at most.
+    executor.completions += [part(executor, 0)._replace(agent_steps=800_000)] * 3
+    assert kinds(events, 4) == [EvaluationPart] * 3 + [EvaluationLost]
+
+
 def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = evaluating(cartpole, actors=1)
     executor.completions += [part(executor, 0)._replace(agent_steps=600_000)] * 2

@@ -265,7 +265,9 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("file", "resumable"), [("config.json", True), ("seeds.json", True), ("other.json", False)])
-def test_runs_and_several_seeds_are_resumed_and_other_folders_are_not(tmp_path: Path, file: str, *, resumable: bool) -> None:
+def test_runs_and_several_seeds_are_resumed_and_other_folders_are_not(
+    tmp_path: Path, file: str, *, resumable: bool
+) -> None:
     (tmp_path / file).write_text("{}")
     assert is_resumable(tmp_path) is resumable
 
