@@ -66,7 +66,7 @@ def check_side_by_side(side_by_side: int) -> None:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
 
 
-def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig] = lambda config: config) -> PlannedRun | None:
+def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig]) -> PlannedRun | None:
     """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
 
     A run that has begun goes on with the settings of its own folder, to which `changes` are applied.
@@ -205,7 +205,8 @@ def train_seeds(
                 left = [run for run in (left_to_do(run, changes) for run in runs) if run is not None]
                 if resume:
                     print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
-                shown_from = None if start_from is None else str(start_from)
+                # A resume may come from another working folder.
+                shown_from = None if start_from is None else str(start_from.absolute())
                 write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
                 codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
             except BaseException:

@@ -36,8 +36,8 @@ MOST_USED = (
     "network.name",
     "method.name",
     "optimizer.learning_rate",
-    "learner.gradients_per_update",
-    "actor.environments",
+    "learner.agent_steps_per_update",
+    "actor.total_environments",
     "actor.unroll_length",
     "evaluation.every_frames",
 )

@@ -22,8 +22,9 @@ from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, EvaluationResult, GradientReport
 
-# An evaluation may take as many agent steps as the training before it, and this many in any case. Without a limit an
-# environment whose episodes do not end would end the training.
+# An evaluation may take as many agent steps as the training before it, and this many in any case, or those of its
+# longest episodes: a hundred of an Atari game in which greedy play is stuck have 2.7 M. Without a limit an environment
+# whose episodes do not end would end the training.
 _ALLOWED_AGENT_STEPS = 1_000_000
 
 Event = Outcome | EvaluationPart | EvaluationResult | EvaluationLost | Heartbeat | Change
@@ -41,6 +42,7 @@ class Coordinator:
         calls_per_actor: rollouts in flight per actor.
         supervision: limits of silence and of replacements.
         clock: monotonic seconds.
+        longest_episode: agent steps of the longest episode, where the environment has a limit; else 0.
 
     Attributes:
         messages: number of messages that the learner took in; a sum of gradients is one.
@@ -55,8 +57,9 @@ class Coordinator:
         calls_per_actor: int,
         supervision: SupervisionConfig,
         clock: Callable[[], float] = time.monotonic,
+        longest_episode: int = 0,
     ) -> None:
-        self._learner = learner
+        self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
         self._pool = WorkerPool(executor, calls_per_actor, supervision, clock)
         self._max_non_finite = supervision.max_non_finite
@@ -68,6 +71,8 @@ class Coordinator:
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
         self._evaluations = 0
+        # Agent steps that the evaluation under way may take in any case.
+        self._allowed = _ALLOWED_AGENT_STEPS
         self.messages = 0
         self.began: float | None = None
 
@@ -105,6 +110,7 @@ class Coordinator:
         snapshot = self._learner.snapshot()
         self._evaluations += 1
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
+        self._allowed = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
         self._executor.publish_evaluated(snapshot)
         self._pool.share = self._evaluation.share
         return True
@@ -185,7 +191,7 @@ class Coordinator:
             yield ended
 
     def _endless(self, evaluation: SharedEvaluation) -> EvaluationLost | None:
-        if evaluation.agent_steps <= max(_ALLOWED_AGENT_STEPS, self._learner.account.ledger.sampled):
+        if evaluation.agent_steps <= max(self._allowed, self._learner.account.ledger.sampled):
             return None
         reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)

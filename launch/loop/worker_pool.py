@@ -20,7 +20,7 @@ The life of an actor:
                             ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
                             └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
 
-    * or 20 × its longest rollout, or 3 × the work of its first one, if that is longer.
+    * or 20 × its longest rollout, 3 × the work of its first one, or start_seconds in an evaluation, if that is longer.
 
 Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
 """
@@ -106,7 +106,7 @@ class WorkerPool:
         if (self.stopping or draining) and share is None and not expected:
             return
         self._executor.dispatch(actor_id, share)
-        self._watchdog.dispatched(actor_id, self._clock())
+        self._watchdog.dispatched(actor_id, self._clock(), evaluates=share is not None)
 
     def dispatch_idle(self) -> None:
         """Dispatch to actors without a call, which a run that stops has for an evaluation that goes on."""
@@ -261,11 +261,13 @@ class WorkerPool:
 class _Watched:
     """An actor's calls in flight, the time at which it began the oldest, and the seconds of its rollouts so far.
 
-    Those of the first are by the actor's own account: without the start of its process, and its imports.
+    Those of the first are by the actor's own account: without the start of its process, and its imports. `evaluates` is
+    whether the newest call is of an evaluation.
     """
 
     calls: int = 0
     since: float = 0.0
+    evaluates: bool = False
     first: float | None = None
     longest: float = 0.0
 
@@ -277,8 +279,9 @@ class Watchdog:
         self._config = config
         self._actors: dict[int, _Watched] = {}
 
-    def dispatched(self, actor_id: int, now: float) -> None:
+    def dispatched(self, actor_id: int, now: float, *, evaluates: bool = False) -> None:
         actor = self._actors.setdefault(actor_id, _Watched())
+        actor.evaluates = evaluates
         if not actor.calls:
             actor.since = now
         actor.calls += 1
@@ -322,7 +325,7 @@ class Watchdog:
             history, setting = "it has not reported yet", "start-seconds"
             if actor.first is not None:
                 history = f"its longest rollout took {max(actor.longest, actor.first):.1f} s"
-                setting = "hang-seconds"
+                setting = "start-seconds" if actor.evaluates else "hang-seconds"
             reasons[actor_id] = (
                 f"no report for {silent:.0f} s, {history}: it hangs; where rollouts take so long, raise "
                 f"--supervision.{setting}"
@@ -332,7 +335,9 @@ class Watchdog:
     def _deadline(self, actor: _Watched) -> float:
         if actor.first is None:
             return self._config.start_seconds
-        return max(self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
+        # For its share of an evaluation an actor makes environments, as at its start.
+        least = self._config.start_seconds if actor.evaluates else 0.0
+        return max(least, self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
 
 
 def backoff_seconds(failures: int) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.environments import EnvironmentSpec
+from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost
@@ -67,6 +67,12 @@ def trace_event(event: Event | None) -> TraceEvent | None:
         case Drained(actor_id):
             return TraceEvent("released", actor_id)
     return None
+
+
+def longest_episode(config: RunConfig) -> int:
+    """Agent steps of the longest episode, where the settings limit them; else 0."""
+    limited = isinstance(adapter_of(config.environment), AtariAdapter)
+    return config.environment.max_episode_frames // config.environment.frame_skip if limited else 0
 
 
 ExecutorFactory = Callable[[int], Executor]
@@ -141,6 +147,7 @@ class TrainingSession:
             calls_per_actor=config.actor.calls_in_flight,
             supervision=supervision,
             clock=clock,
+            longest_episode=longest_episode(config),
         )
         # The actors that have not reported, None once all have.
         self._awaited: set[int] | None = set(self._executor.actor_ids) if config.executor == "ray" else None

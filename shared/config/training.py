@@ -233,7 +233,7 @@ class SupervisionConfig:
     three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
-    included."""
+    included. So does one in an evaluation, for which it makes environments."""
     max_non_finite: Annotated[int, Range(1)] = 20
     """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 

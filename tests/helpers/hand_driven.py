@@ -122,10 +122,24 @@ class Clock:
         return self.now
 
 
-def make(config: RunConfig, actors: int, calls: int = 1, clock: Clock | None = None, **supervision):
+def make(
+    config: RunConfig,
+    actors: int,
+    calls: int = 1,
+    clock: Clock | None = None,
+    longest_episode: int = 0,
+    **supervision,
+):
     """An executor, the events of a coordinator of it, the coordinator and its learner; `supervision` are settings."""
     executor = HandDrivenExecutor(actors, clock=clock)
     learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
     settings = SupervisionConfig(**supervision)
-    coordinator = Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=executor.clock)
+    coordinator = Coordinator(
+        learner,
+        executor,
+        calls_per_actor=calls,
+        supervision=settings,
+        clock=executor.clock,
+        longest_episode=longest_episode,
+    )
     return executor, coordinator.run(), coordinator, learner

@@ -19,6 +19,7 @@ from launch.commands.seeds import parse_seeds, summarise_seeds
 from launch.on_ray import cluster
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, holder_of
+from launch.run.status import read_seeds
 from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --executor inline --actors 1 {UNTIL_FRAMES}"
@@ -32,6 +33,18 @@ def test_seeds_are_a_list_or_a_range() -> None:
             parse_seeds(wrong)
     with pytest.raises(ConfigurationError, match="--seeds 1,1: must name each seed once"):
         parse_seeds("1,1")
+
+
+def test_seeds_remember_the_run_that_they_start_from_for_a_resume_in_another_folder(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunFolder(Path("first")).make()
+    RunFolder(Path("first")).write_config(PRESETS["cartpole"].config)
+    monkeypatch.setattr("launch.commands.seeds.train_in_turn", lambda *_: [])
+    assert main(["train", "--start-from", "first", "--seeds", "1", "--run-dir", "seeds"]) == 0
+    several = read_seeds(Path("seeds"), trust_imports=False)
+    assert several is not None
+    assert several.start_from == str(working_folder / "first")
 
 
 @pytest.mark.slow

@@ -151,6 +151,20 @@ def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cart
     assert "its longest rollout took 45.0 s: it hangs" in hung.reason
 
 
+def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its_start(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
+    executor.completions.append(report(0, 1, 0))
+    next(events)
+    assert coordinator.evaluate("sampled", EVALUATION)
+    executor.completions += [report(0, 2, 1), 179.0, 2.0]
+    assert isinstance(next(events), Outcome)
+    assert next(events) is None
+    assert executor.tape[-1] == "evaluate 0"
+    _, hung = next(events), next(events)
+    assert isinstance(hung, Failed)
+    assert hung.reason.endswith("raise --supervision.start-seconds")
+
+
 def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
@@ -310,6 +324,17 @@ def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig)
     assert executor.tape[-1] == "dispatch 0"
     assert isinstance(next(events), Outcome)
     assert executor.tape[-1] == "evaluate 0"
+
+
+def test_an_evaluation_of_the_longest_episodes_goes_on(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, 1, longest_episode=20_000)
+    executor.completions += [report(0, 1, 0), report(0, 2, 1)]
+    next(events)
+    assert coordinator.evaluate("sampled", EVALUATION)
+    next(events)
+    # Its 80 episodes have 1,600,000 agent steps at most.
+    executor.completions += [part(executor, 0)._replace(agent_steps=800_000)] * 3
+    assert kinds(events, 4) == [EvaluationPart] * 3 + [EvaluationLost]
 
 
 def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig) -> None:

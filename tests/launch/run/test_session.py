@@ -16,8 +16,9 @@ from actors.environments import StepResult, VectorEnvironment
 from launch.loop import worker_pool
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
+from launch.presets import PRESETS
 from launch.run.events import Message, Saved
-from launch.run.session import TrainingSession
+from launch.run.session import TrainingSession, longest_episode
 from launch.run.status import LearnerDeath
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, Video, WeightSnapshot
@@ -357,3 +358,8 @@ def test_a_window_is_of_all_environments(rollouts: RunConfig, tmp_path: Path, mo
     summary = session(config, tmp_path).run()
     assert summary["status"] == "return_reached"
     assert ended.all()
+
+
+def test_the_longest_episode_is_known_where_a_setting_limits_it() -> None:
+    assert longest_episode(PRESETS["pong"].config) == 27_000
+    assert longest_episode(PRESETS["cartpole"].config) == 0
