@@ -245,13 +245,15 @@ _CAR_RACING = replace(
 
 DEFAULT_PRESET = "pong"
 PRESETS: dict[str, Preset] = {
-    "pong": Preset("Pong to a mean return of 18; the default", _PONG),
+    "pong": Preset("Pong to a mean return of 18; the default", _PONG, usual_agent_steps=475_000),
     "pong-q": Preset("Pong to a mean return of 10 by n-step Q-learning", _PONG_Q),
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", _BREAKOUT),
     "atari": Preset("any game: --environment.id ALE/…-v5; 40 M frames, a lost life is terminal", _ATARI),
     "atari-sticky": Preset("any game by Machado et al. 2018: sticky actions, all 18 actions", _ATARI_STICKY),
     "impala-shallow": Preset("any game by the settings of IMPALA, shallow; 200 M frames", _IMPALA_SHALLOW),
-    "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", _CARTPOLE),
+    "cartpole": Preset(
+        "CartPole-v1 to a mean of 475 over 100 evaluation episodes", _CARTPOLE, usual_agent_steps=130_000
+    ),
     "cartpole-q": Preset("the same by n-step Q-learning", _CARTPOLE_Q),
     "cartpole-tutorial": Preset(
         "CartPole-v0 to 195 as in the TensorFlow 2 actor-critic tutorial; one environment", _CARTPOLE_TUTORIAL
