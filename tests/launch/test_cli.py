@@ -40,12 +40,17 @@ def test_train_evaluate_resume(tmp_path: Path, capsys: pytest.CaptureFixture, re
     assert main(["train", "--resume", str(run), "--total-frames", "1500"]) == 0
     assert json.loads((run / "summary.json").read_text())["frames"] >= 1500
     resume = f"train --resume {run} --total-frames 3000"
-    assert "of another network" in refused(f"{resume} --network.hidden-sizes 32")
-    assert "was made with rmsprop; start a new run" in refused(f"{resume} --optimizer.name adam")
-    assert refused(f"{resume} --method.name sarsa").endswith("was made with actor_critic; start a new run")
+    for option, was in (
+        ("--network.hidden-sizes 32", "(64, 64)"),
+        ("--optimizer.name adam", "rmsprop"),
+        ("--method.name sarsa", "actor_critic"),
+    ):
+        line = refused(f"{resume} {option}")
+        assert f"the run has {was}, and its weights" in line
+        assert line.endswith(f"start a new run: --start-from {run}")
     for change in ("options max_episode_steps 50", "id MountainCar-v0"):
         line = refused(f"{resume} --environment.{change}")
-        assert line.endswith(f"or start a new run from its weights: --start-from {run}")
+        assert line.endswith(f"or start a new run: --start-from {run}")
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
 
 

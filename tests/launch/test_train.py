@@ -171,7 +171,7 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
         assert (config.actor.environments, config.learner.gradients_per_update) == (1, 16)
     messages = [event.text for event in events if isinstance(event, Message)]
     (found,) = (index for index, text in enumerate(messages) if text.startswith("rollouts:     65 x 1 x 16:"))
-    assert any(text.startswith("warning: 65 actors have 65 environments in place of 32") for text in messages[found:])
+    assert any(text.startswith("warning: 65 actors have 65 environments in place of 64") for text in messages[found:])
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)

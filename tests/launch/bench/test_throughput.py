@@ -136,7 +136,12 @@ def test_a_task_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert "agent steps/s" in out
 
 
-COSTS = Costs({"environment": 4e-4}, {"environment": 5e-4}, {"shared_memory": 1e-3, "objects": 2e-3}, 1_000)
+COSTS = Costs(
+    {"environment": 3e-4, "gradient": 1e-4},
+    {"environment": 4e-4, "gradient": 1e-4},
+    {"shared_memory": 1e-3, "objects": 2e-3},
+    1_000,
+)
 CONFIG = replace(PRESETS["pong"].config, actor=ActorConfig(environments=32, unroll_length=20))
 CONFIGS = {actors: replace(CONFIG, actors=actors) for actors in (1, 2)}
 
