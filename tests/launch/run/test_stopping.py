@@ -125,7 +125,7 @@ def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
     assert (mark.first.mean_return_100, mark.first.recent_return) == (12.5, 18.1)
 
 
-def test_failed_confirmations_take_a_quarter_of_the_agent_steps_of_training() -> None:
+def test_failed_confirmations_take_half_of_the_agent_steps_of_training() -> None:
     """Ten agent steps an episode. The first takes 300 after 1,700 of training: 150 new ones are half as many."""
     mark = ReturnTarget(18.0, "training")
     assert requested(mark, at(170, 18.2))
@@ -133,8 +133,8 @@ def test_failed_confirmations_take_a_quarter_of_the_agent_steps_of_training() ->
     assert mark.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
     assert not requested(mark, at(184, 18.9))
     assert requested(mark, at(185, 18.4))
-    # With 300 more it is 600, of 2,400.
-    assert not ended(mark, 17.0, at(185, 18.4), 300)
+    # With 900 more it is 1,200, of 2,400.
+    assert not ended(mark, 17.0, at(185, 18.4), 900)
     assert not requested(mark, at(239, 18.9))
     assert requested(mark, at(240, 18.4))
     assert ended(mark, 18.7, at(240, 18.4))
@@ -185,7 +185,7 @@ def test_a_mark_goes_on_from_a_checkpoint() -> None:
     waiting.restore(failed)
     assert not requested(waiting, at(184, 18.0))
     assert requested(waiting, at(185, 18.0))
-    assert not ended(waiting, 10.0, at(185, 18.0), 300)
+    assert not ended(waiting, 10.0, at(185, 18.0), 900)
     assert not requested(waiting, at(239, 18.0)), "it counts those of before"
     other = ReturnTarget(19.0, "training")
     other.restore(failed)
