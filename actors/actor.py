@@ -75,7 +75,7 @@ class Actor:
         self._unroll_length = actor.unroll_length
         self._config, self._spec = config, spec
         self._evaluator: Evaluator | None = None
-        # Of evaluations, by their number of environments.
+        # Policies of evaluations, by their number of environments.
         self._evaluation_policies: dict[int, Policy] = {} if first is None else first._evaluation_policies
         self._share: EvaluationShare | None = None
         self._keeps_moments = config.network.observation_scaling == "running"

@@ -202,7 +202,7 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
             minibatches=minibatches,
         )
     if per_update is not None:
-        minibatches, gradients = _update_of(per_update, actor, together=bool(config.network.recurrent != "none"))
+        minibatches, gradients = _update_of(per_update, actor, together=config.network.recurrent != "none")
         actor = replace(actor, minibatches=minibatches)
         accumulation: Literal["sum", "mean"] = "sum" if config.method.reduction == "sum" else "mean"
         learner = replace(learner, gradients_per_update=gradients, accumulation=accumulation)

@@ -150,7 +150,7 @@ def run_summary(
         "non_finite_returns": account.non_finite_returns,
         "target_updates": learner.target_updates,
         "evaluation": evaluations.last,
-        # Of training, during which the actors played evaluations.
+        # Seconds of training in which the actors played evaluations.
         "evaluation_seconds": evaluations.seconds,
         "evaluation_agent_steps": evaluations.agent_steps,
         "actor_restarts": counts.actor_restarts,
