@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.border import Border, CopyInProcess
@@ -31,6 +32,11 @@ from shared.config.task import STICKY, option_of_type, read_wrapper
 from shared.errors import place, setting_error, typed_line
 from shared.registry import import_modules
 from shared.types import Float32Array
+
+_UNSAVED = (
+    "has running statistics, which differ between copies and are not saved; --network.observation-scaling running and "
+    "--environment.normalise-rewards have statistics of all training, which are saved"
+)
 
 
 class GymnasiumAdapter(Adapter):
@@ -241,6 +247,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     environment = gymnasium.make(spec, **{"disable_env_checker": True, **options})
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
+    _refuse_statistics(environment, config)
     masked = config.action_mask is not None and not with_info
     border = environment = Border(environment, config.id, None if with_info or masked else config.log_info)
     if config.frame_skip > 1:
@@ -252,6 +259,18 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     if masked:
         environment = ActionMasks(environment, border, config)
     return CopyInProcess(environment) if in_child else environment
+
+
+def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) -> None:
+    """Refuse wrappers with running statistics: those of the settings, and those that the environment comes with.
+
+    Each copy has its own, and none are saved: an evaluation would begin with others than those of training.
+    """
+    while isinstance(environment, gymnasium.Wrapper):
+        if any(isinstance(value, RunningMeanStd) for value in vars(environment).values()):
+            setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
+            raise setting_error(f"environment.{setting}", value, f"{type(environment).__name__} {_UNSAVED}")
+        environment = environment.env
 
 
 def _creator(entry_point: Any) -> Any:
@@ -305,6 +324,9 @@ def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
     made = getattr(importlib.import_module(module), name, None)
     if not callable(made):
         raise setting_error("environment.wrappers", wrapper, f"{module} has no {name}")
+    if isinstance(made, type) and issubclass(made, gymnasium.vector.VectorWrapper):
+        problem = f"is a wrapper of vectors; those of single environments are in {module.removesuffix('.vector')}"
+        raise setting_error("environment.wrappers", wrapper, problem)
     try:
         wrapped = made(environment, **_typed(options, made))
     except Exception as error:

@@ -12,6 +12,8 @@ from unittest.mock import Mock
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import NormalizeObservation
+from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 from actors.environments.car_racing import LastDrawn
@@ -65,11 +67,29 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
     assert config.modules == ("gymnasium.wrappers",) * 2
 
 
+class OwnScaling(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.statistics = RunningMeanStd(shape=env.observation_space.shape)
+
+
+def _scaled() -> gymnasium.Env:
+    return NormalizeObservation(gymnasium.make("CartPole-v1"))
+
+
+gymnasium.register("Scaled-v0", _scaled)
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"wrappers": ("gymnasium.wrappers:NoSuch",)}, "gymnasium.wrappers has no NoSuch"),
         ({"wrappers": ("gymnasium.wrappers:TimeLimit",)}, "cannot be made: TypeError"),
+        ({"wrappers": ("gymnasium.wrappers:NormalizeObservation",)}, "--network.observation-scaling running"),
+        ({"wrappers": ("gymnasium.wrappers:NormalizeReward,gamma=0.9",)}, "--environment.normalise-rewards"),
+        ({"wrappers": (f"{__name__}:OwnScaling", "gymnasium.wrappers:TimeAwareObservation")}, "OwnScaling has running"),
+        ({"id": f"{__name__}:Scaled-v0"}, "NormalizeObservation has running statistics"),
+        ({"wrappers": ("gymnasium.wrappers.vector:NormalizeReward",)}, "those of single environments are in gymnasium"),
         ({"wrappers": ("builtins:type",)}, "gives type, and no environment"),
         ({"id": "ALE/Pong-v5", "vectorization": "async"}, "ale-py plays Atari"),
         ({"id": "ALE/Pong-v5", "wrappers": ("gymnasium.wrappers:TimeLimit",)}, "ale-py plays Atari"),
