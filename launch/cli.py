@@ -41,12 +41,13 @@ COMMANDS: dict[str, Command] = {
     "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "launch.commands.runs:stop"),
     "export": Command("RUN", "write the network as a Keras model and a SavedModel", "launch.results.export:export"),
     "bench throughput": Command(
-        "", "agent steps per second, beside the bound of the cores", "launch.bench.throughput:throughput_line"
+        "",
+        "agent steps per second, the bound, a prediction for more cores",
+        "launch.bench.throughput:throughput_line",
     ),
     "bench scaling": Command(
         "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling_line"
     ),
-    "plan": Command("[PRESET]", "predict throughput and time with more actors", "launch.bench.plan:plan_line"),
     "doctor": Command("", "check this machine, or every node of a cluster", "launch.commands.doctor:doctor"),
     "clusters": Command(
         "[DIR]", "write files for clusters: ray up, Kubernetes, Docker", "launch.commands.clusters:clusters"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from launch.machine import ACTOR_BYTES, machine_bytes, usable_cores
+from launch.machine import ACTOR_BYTES, busy, load_average, machine_bytes, usable_cores
 from launch.output import source_digest, versions
 from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
@@ -39,8 +39,9 @@ def quick_probe() -> dict[str, Any]:
 
 
 def probe() -> dict[str, Any]:
-    """The same with measured times of an environment step and of a graph call."""
-    found = quick_probe()
+    """The same with the load, and measured times of an environment step and of a graph call."""
+    load = load_average()
+    found = {**quick_probe(), "load_average": load, "busy": busy(load)}
     for name, measure in (("environment", _step_microseconds), ("graph", _graph_microseconds)):
         try:
             found[f"{name}_microseconds"] = measure()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ PROCESSES = "/proc"
 CONTROL_GROUPS = "/sys/fs/cgroup"
 # Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
+_LOAD_SAMPLES, _LOAD_SAMPLE_SECONDS = 10, 0.1
+# Share of its cores that a measurement needs for itself. The system's own processes take some of the rest.
+_NEEDED_SHARE = 0.75
 
 
 # ---- Cores and memory
@@ -47,6 +51,27 @@ def machine_bytes() -> int:
         physical = int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
     files = [group / name for group in _control_groups() for name in ("memory.max", "memory.limit_in_bytes")]
     return min([physical, *(limit for file in files for limit in _numbers(file))])
+
+
+def load_average() -> float:
+    """Number of threads that compute on this machine: the mean of the last minute, or fewer if some have just ended."""
+    average, running = os.getloadavg()[0], []
+    with suppress(OSError):
+        # The mean of a minute still counts what ended seconds ago, such as the last measurement.
+        for _ in range(_LOAD_SAMPLES):
+            words = Path(PROCESSES, "loadavg").read_text(encoding="ascii").split()
+            # Without this thread, which reads it.
+            running.append(int(words[3].partition("/")[0]) - 1)
+            time.sleep(_LOAD_SAMPLE_SECONDS)
+    return min(average, sum(running) / len(running)) if running else average
+
+
+def busy(load: float) -> str | None:
+    """A sentence where a `load_average` leaves too few cores to this process, so that measured times are too long."""
+    total = os.cpu_count() or 1
+    if load + _NEEDED_SHARE * usable_cores() <= total:
+        return None
+    return f"load average {load:.1f} on {total} core{'s' * (total > 1)}"
 
 
 def _control_groups() -> Iterator[Path]:

@@ -30,19 +30,19 @@ _WARM_UP_CALLS = 3
 _READY = "ready"
 _SPAWN = multiprocessing.get_context("spawn")
 # (filters, kernel, stride) and units. Not taken from shared.networks: the reference must not change with our networks.
-_CONVOLUTIONAL = {
+PLAIN_NETWORKS = {
     "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
-PLAIN_NETWORKS = (*_CONVOLUTIONAL, "impala_resnet")
 
 Components = dict[str, list[float]]
 """Environment, acting and gradient: e, a and E·g of the bound in seconds of one core per agent step, by repeats."""
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the bound can be measured: the plain networks are for images of Atari games."""
-    return spec.has_lives and config.network.name in PLAIN_NETWORKS
+    """Whether the bound can be measured: the plain networks are for images of Atari games, without a memory."""
+    network = config.network
+    return spec.has_lives and network.name in PLAIN_NETWORKS and network.recurrent == "none"
 
 
 def measure_components(
@@ -54,30 +54,22 @@ def measure_components(
     that a slow minute is in all of them.
     """
     measured: dict[int, Components] = {count: {part: [] for part in _PARTS} for count in counts}
-    with measuring_processes(_component_meter, config, spec, max(counts)) as processes:
+    with measuring_processes(config, spec, max(counts)) as processes:
         for _ in range(_REPEATS):
             for part in _PARTS:
                 for count in measured:
-                    times = measure_at_once(processes[:count], seconds, part)
-                    measured[count][part].append(float(np.mean(times)))
+                    measured[count][part].append(_measure_at_once(processes[:count], seconds, part))
     return measured
 
 
-# A meter runs in a process of its own. Its first arguments are the window of `calls_within`.
-Meter = Callable[..., Any]
-MakeMeter = Callable[[RunConfig, EnvironmentSpec], Meter]
-
-
 @contextmanager
-def measuring_processes(
-    make: MakeMeter, config: RunConfig, spec: EnvironmentSpec, count: int
-) -> Iterator[list[Connection]]:
-    """Connections to `count` processes, each with a meter that `make` has constructed."""
+def measuring_processes(config: RunConfig, spec: EnvironmentSpec, count: int) -> Iterator[list[Connection]]:
+    """Connections to `count` processes that each measure the components of one actor."""
     with ExitStack() as stack:
         connections = []
         for _ in range(count):
             ours, theirs = _SPAWN.Pipe()
-            process = _SPAWN.Process(target=_serve, args=(theirs, make, config, spec), daemon=True)
+            process = _SPAWN.Process(target=_serve, args=(theirs, config, spec), daemon=True)
             with _interrupts_blocked():
                 process.start()
             stack.callback(process.join)
@@ -109,12 +101,12 @@ def _interrupts_blocked() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def measure_at_once(processes: Sequence[Connection], seconds: float, *request: Any) -> list[Any]:
-    """Call the meters of all `processes` with (opens, closes, *request) for one window of `seconds`."""
+def _measure_at_once(processes: Sequence[Connection], seconds: float, part: str) -> float:
+    """Seconds of one component per agent step, as the mean of all `processes` over one window of `seconds`."""
     opens = time.monotonic() + _NOTICE_SECONDS
     for process in processes:
-        process.send((opens, opens + seconds, *request))
-    return [_receive(process) for process in processes]
+        process.send((opens, opens + seconds, part))
+    return float(np.mean([_receive(process) for process in processes]))
 
 
 def _receive(process: Connection) -> Any:
@@ -127,36 +119,42 @@ def _receive(process: Connection) -> Any:
     return received
 
 
-def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Reply to requests with what the meter measures, until the other end of the pipe is closed."""
+def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Reply to requests with the seconds of a component per agent step, until the other end of the pipe is closed."""
     prepare_tensorflow(gpu=False)
     try:
-        meter = make(config, spec)
+        works = make_works(config, spec)
+        for work in works.values():
+            for _ in range(_WARM_UP_CALLS):
+                work.call()
         connection.send(_READY)
         with suppress(EOFError):
             while True:
-                connection.send(meter(*connection.recv()))
+                opens, closes, part = connection.recv()
+                calls, seconds = calls_within(works[part].call, opens, closes)
+                connection.send(seconds / (calls * works[part].agent_steps))
     except EnvironmentFailedError as error:
         connection.send(error)
 
 
 def calls_within(
     call: Callable[[], Any], opens: float, closes: float, clock: Callable[[], float] = time.monotonic
-) -> tuple[list[Any], float]:
-    """The results of the calls within a window of `clock`, which all processes share, and their duration in seconds.
+) -> tuple[int, float]:
+    """The number of calls within a window of `clock`, which all processes share, and their duration in seconds.
 
     There is at least one. Calls are also made before and after the window: within it each process finds the others at
     work.
     """
     while (first := clock()) < opens:
         call()
-    last, results = first, list[Any]()
+    last, calls = first, 0
     while True:
-        result, now = call(), clock()
-        if now > closes and results:
-            return results, last - first
+        call()
+        now = clock()
+        if now > closes and calls:
+            return calls, last - first
         last = now
-        results.append(result)
+        calls += 1
 
 
 class Work(NamedTuple):
@@ -164,20 +162,6 @@ class Work(NamedTuple):
 
     call: Callable[[], object]
     agent_steps: int
-
-
-def _component_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
-    """Measures the seconds per agent step of one component."""
-    works = make_works(config, spec)
-    for work in works.values():
-        for _ in range(_WARM_UP_CALLS):
-            work.call()
-
-    def seconds_per_agent_step(opens: float, closes: float, part: str) -> float:
-        calls, seconds = calls_within(works[part].call, opens, closes)
-        return seconds / (len(calls) * works[part].agent_steps)
-
-    return seconds_per_agent_step
 
 
 def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
@@ -190,14 +174,13 @@ def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
     environment.unwrapped.reset(seed=config.seed)
     turn = itertools.cycle(random.integers(0, spec.actions.size, (1_000, actor.environments)))
 
-    policy = _plain_network(config, spec, times=1)
+    policy = _plain_network(config, spec)
     observed = _images((actor.environments, *policy.input_shape[1:]))
     act = tf.function(lambda x: policy(x), input_signature=[tf.TensorSpec.from_tensor(observed)], autograph=False)
 
     agent_steps = actor.environments * actor.unroll_length // actor.minibatches
-    times = actor.unroll_length if config.network.recurrent != "none" else 1
-    network = _plain_network(config, spec, times)
-    images = _images((agent_steps // times, *network.input_shape[1:]))
+    network = _plain_network(config, spec)
+    images = _images((agent_steps, *network.input_shape[1:]))
     actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
     returns = tf.constant(random.normal(size=agent_steps), tf.float32)
 
@@ -226,51 +209,20 @@ def _images(shape: tuple[int, ...]) -> "tf.Tensor":
     return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
 
 
-def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "keras.Model":
-    """Policy logits and values [N, …] of images [N, …]; with an LSTM of sequences [N / times, times, …]."""
+def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> "keras.Model":
+    """Policy logits and values [N, …] of images [N, …]."""
     import keras
 
-    sequence = (times,) if config.network.recurrent != "none" else ()
-    inputs = keras.Input((*sequence, *spec.observation_shape), dtype="uint8")
-    images = keras.ops.reshape(inputs, (-1, *spec.observation_shape)) if sequence else inputs
-    x = keras.layers.Rescaling(1 / 255)(images)
-    x = (_residual if config.network.name == "impala_resnet" else _convolutional)(x, config)
-    if sequence:
-        from shared.networks.recurrent import LSTM_UNITS
+    def activated(x: "keras.KerasTensor") -> "keras.KerasTensor":
+        """ReLU of x, layer-normalised before if the settings have it."""
+        if config.network.layer_norm:
+            x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5)(x)
+        return keras.layers.ReLU()(x)
 
-        steps = keras.ops.reshape(x, (-1, times, x.shape[-1]))
-        states = keras.layers.LSTM(LSTM_UNITS, return_sequences=True, dtype="float32")(steps)
-        x = keras.ops.reshape(states, (-1, LSTM_UNITS))
-    return keras.Model(inputs, [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)])
-
-
-def _activated(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
-    """ReLU of x, layer-normalised before if the settings have it."""
-    import keras
-
-    if config.network.layer_norm:
-        x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5)(x)
-    return keras.layers.ReLU()(x)
-
-
-def _convolutional(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
-    import keras
-
-    convolutions, units = _CONVOLUTIONAL[config.network.name]
+    inputs = keras.Input(spec.observation_shape, dtype="uint8")
+    x = keras.layers.Rescaling(1 / 255)(inputs)
+    convolutions, units = PLAIN_NETWORKS[config.network.name]
     for filters, kernel, stride in convolutions:
-        x = _activated(keras.layers.Conv2D(filters, kernel, stride)(x), config)
-    return _activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)), config)
-
-
-def _residual(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
-    import keras
-
-    for filters in (16, 32, 32):
-        x = keras.layers.Conv2D(filters, 3, padding="same")(x)
-        x = keras.layers.MaxPooling2D(3, 2, "same")(x)
-        for _ in range(2):
-            before = x
-            for _ in range(2):
-                x = keras.layers.Conv2D(filters, 3, padding="same")(_activated(x, config))
-            x = keras.layers.Add()([before, x])
-    return _activated(keras.layers.Dense(256)(keras.layers.Flatten()(_activated(x, config))), config)
+        x = activated(keras.layers.Conv2D(filters, kernel, stride)(x))
+    x = activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)))
+    return keras.Model(inputs, [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)])

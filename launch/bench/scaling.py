@@ -1,4 +1,4 @@
-"""`tributary bench scaling`: measured throughput against the number of actors, beside the plan.
+"""`tributary bench scaling`: measured throughput against the number of actors.
 
 Each point is a training run. Points take turns within a repeat, so that those that are compared are measured close
 together.
@@ -15,17 +15,25 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.arguments import parse
-from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
-from launch.bench.throughput import endless, print_rows, progress, steady_state, train_for
+from launch.bench.throughput import (
+    agent_steps_per_gradient,
+    endless,
+    print_rows,
+    progress,
+    steady_state,
+    train_for,
+    unsteady,
+    warn_of_busy,
+)
 from launch.checks import check_network
 from launch.commands.presets import PresetArguments, print_preset_help, request_of
 from launch.commands.settings import asks_for_help
-from launch.machine import automatic_actors, thread_budget, usable_cores
+from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.request import complete, resolved
 from launch.results.curves import lag_counts
 from launch.run.metrics import lag_summary
-from shared.config import ActorConfig, RunConfig, flat_settings
+from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
 # Stages in which an actor only waits for weights.
@@ -36,8 +44,8 @@ _BUSY, _WAITING = 0.8, 0.15
 
 @dataclass(frozen=True)
 class ScalingArguments(PresetArguments):
-    """Measure throughput for several numbers of actors, like --actors 1,2,4, beside what tributary plan predicts, and
-    name what limits it. Ctrl-C keeps the measurements so far."""
+    """Measure throughput for several numbers of actors, like --actors 1,2,4, and name what limits it. Nothing else
+    should run. Ctrl-C keeps the measurements so far."""
 
     actors: str = "1,2"
     """Numbers of actors to measure."""
@@ -82,14 +90,10 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
         check_network(config, spec)
         if config.address == "local":
             thread_budget(config)
-    console = Console()
-    costs: dict[ActorConfig, Costs] = {}
+    console, load = Console(), busy(load_average())
     made: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
     interrupted = False
     try:
-        for config in configs.values():
-            if config.actor not in costs:
-                costs[config.actor] = measure_costs(config, spec, console)
         for repeat in range(arguments.repeats):
             for actors, config in configs.items():
                 progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
@@ -99,7 +103,10 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
         console.print("interrupted; what was measured is shown")
     if not any(made.values()):
         return EXIT_INTERRUPTED
-    result = summarise(configs, made, costs) | {
+    result = summarise(configs, made)
+    repeats = {f"{row['actors']} actors": (row["least"], row["most"]) for row in result["points"]}
+    result |= {
+        "busy": [*([load] if load else []), *unsteady(repeats)],
         "preset": preset,
         "settings": flat_settings(arguments.config) | {"actors": ",".join(map(str, configs))},
         **provenance(),
@@ -123,34 +130,25 @@ def measure_throughput(config: RunConfig, seconds: float) -> dict[str, Any]:
     }
 
 
-def summarise(
-    configs: dict[int, RunConfig], made: dict[int, list[dict[str, Any]]], costs: dict[ActorConfig, Costs]
-) -> dict[str, Any]:
-    """Medians over repeats, speed-up and efficiency against the fewest actors, and the prediction."""
-    rows = [_row(config, n, made[n], costs[config.actor]) for n, config in configs.items() if made[n]]
+def summarise(configs: dict[int, RunConfig], made: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Medians over repeats, speed-up and efficiency against the fewest actors, and a verdict."""
+    rows = [_row(config, n, made[n]) for n, config in configs.items() if made[n]]
     for row in rows:
         row["speed_up"] = row["agent_steps_per_second"] / rows[0]["agent_steps_per_second"] * rows[0]["actors"]
         row["efficiency"] = row["speed_up"] / row["actors"]
     return {"points": rows, "verdict": verdict(rows)}
 
 
-def _row(config: RunConfig, actors: int, made: list[dict[str, Any]], costs: Costs) -> dict[str, Any]:
+def _row(config: RunConfig, actors: int, made: list[dict[str, Any]]) -> dict[str, Any]:
     rates = [m["agent_steps_per_second"] for m in made]
-    rate = float(np.median(rates))
-    here = usable_cores()
-    # The machines of a cluster are taken for copies of this one.
-    nodes = 1 if config.address == "local" else -(-actors // automatic_actors(here))
-    predicted = predict(config, costs, actors, nodes, here)["agent_steps_per_second"]
     return {
         "actors": actors,
         "gradients_per_update": config.learner.gradients_per_update,
         "unroll": config.actor.unroll_length,
         "repeats": len(made),
-        "agent_steps_per_second": rate,
+        "agent_steps_per_second": float(np.median(rates)),
         "least": min(rates),
         "most": max(rates),
-        "predicted_agent_steps_per_second": predicted,
-        "prediction_error": predicted / rate - 1,
         **{
             name: float(np.median([m[name] for m in made]))
             for name in ("frames_per_second", "updates_per_second", "policy_lag_mean", "learner_utilisation")
@@ -188,7 +186,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "actors": lambda row: str(row["actors"]),
         "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
-        "predicted": lambda row: f"{row['predicted_agent_steps_per_second']:,.0f} ({row['prediction_error']:+.0%})",
+        "least\nto most": lambda row: f"{row['least']:,.0f} to {row['most']:,.0f}",
         "effi-\nciency": lambda row: f"{row['efficiency']:.2f}",
         "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
         "lag": lambda row: f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
@@ -196,3 +194,5 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     print_rows(console, columns, result["points"])
     progress(console, "medians; lag: mean/95th percentile/largest, in updates")
     print_line(console, result["verdict"])
+    if result["busy"]:
+        warn_of_busy(console, result["busy"])

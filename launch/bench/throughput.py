@@ -1,12 +1,21 @@
-"""`tributary bench throughput`: agent steps per second with learning, beside the bound of the machine's cores.
+"""`tributary bench throughput`: agent steps per second with learning, the bound, and what follows for more cores.
 
 The bound on C cores is C / (e + a + E·g), where e, a and g are the seconds of one core that an agent step takes in the
 environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md. Measured alone and on
 all cores at once, the two bounds separate the system's overhead from the contention of busy cores.
+
+For N cores of one machine the prediction is the least of three limits in gradients per second. A gradient takes an
+actor the seconds that its stages took in the system, and the learner those of the learner alone. Queues are not
+modelled, so that all are upper bounds.
+
+    actors   actors / (actor + learner)       each actor waits for the weights after its own gradient
+    cores    cores / (actor + learner)
+    learner  1 / learner
 """
 
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +27,14 @@ from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_components
+from launch.bench.learner import measure_learner
 from launch.checks import check_network
 from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
-from launch.machine import thread_budget, usable_cores
+from launch.machine import ACTOR_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
 from launch.output import EXIT_DONE, print_line, provenance, write_json
+from launch.request import resolved
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
@@ -32,12 +43,19 @@ from shared.types import StageSeconds
 
 # Excluded after the actors' first reports: first traces, first updates.
 WARM_UP_SECONDS = 4.0
+_LEARNER_SECONDS = 3.0
+_CORES = (1, 2, 4, 8, 16, 32, 64, 128)
+_MILLIONS_OF_FRAMES = (40, 200)
+_MOST_ACTORS = 4096
+# On an idle virtual machine that others share, medians of repeats differ by a fifth at most.
+STEADY_RATIO = 1.25
 
 
 @dataclass(frozen=True)
 class ThroughputArguments(PresetArguments):
     """Measure agent steps per second with learning, and for an Atari game the bound of the cores: what environment,
-    acting and gradient cost alone. About a minute and a half. Limits that would end a run are ignored."""
+    acting and gradient cost alone; then the learner alone, and print what follows for more cores. About two minutes, in
+    which nothing else should run. Limits that would end a run are ignored."""
 
     seconds: float = 15.0
     """Duration of the measurement of the whole system."""
@@ -53,13 +71,14 @@ def throughput_line(arguments: Sequence[str]) -> int:
     typed, preset = parsed
     if not typed.seconds > 0:
         raise setting_error("seconds", typed.seconds, "must be greater than 0")
-    config = endless(typed.config)
-    spec = environment_spec(config.environment)
+    asked = endless(typed.config)
+    budget, spec = thread_budget(asked), environment_spec(asked.environment)
+    config = resolved(asked, budget.actors)
     check_network(config, spec)
-    budget = thread_budget(config)
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
     console, bounded = Console(), has_bound(config, spec)
+    load = busy(load_average())
 
     def measure_bounds() -> list[dict[int, Components]]:
         if not bounded:
@@ -74,12 +93,24 @@ def throughput_line(arguments: Sequence[str]) -> int:
     measured = steady_state(train_for(config, typed.seconds), typed.seconds)
     # Before and after the system, so that a slow minute of a shared machine is in both.
     components += measure_bounds()
-    rate = measured["agent_steps_per_second"]
+    progress(console, "the learner alone …")
+    learner_seconds, parameters = measure_learner(config, spec, _LEARNER_SECONDS)
+    rate, stages = measured["agent_steps_per_second"], measured["stage_seconds_per_step"]
+    actor_seconds = sum(stages.values()) - stages["wait"]
+    halves = measured["agent_steps_per_second_by_halves"]
+    reasons = [*([load] if load else []), *unsteady({"the system": halves, **_sums_of_medians(components)})]
+    costs = asked, actor_seconds, learner_seconds
     result = {
         "agent_steps_per_second": rate,
         "frames_per_second": rate * config.frames_per_agent_step,
         **bounds(components, cores, rate),
         **measured,
+        "learner_seconds_per_gradient": learner_seconds,
+        "parameters": parameters,
+        "agent_steps_per_gradient": agent_steps_per_gradient(config),
+        "busy": reasons,
+        "curve": [] if reasons else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],
+        "saturation_actors": None if reasons else saturation_actors(*costs),
         **provenance(),
         "preset": preset,
         "settings": flat_settings(config) | {"actors": budget.actors},
@@ -87,6 +118,73 @@ def throughput_line(arguments: Sequence[str]) -> int:
     _show(console, result)
     write_json(typed.json, result)
     return EXIT_DONE
+
+
+# ---- A busy machine
+
+
+def unsteady(repeats: Mapping[str, Sequence[float]]) -> list[str]:
+    """A sentence for each measurement whose repeats differ more than those of an idle machine do."""
+    ratios = {name: max(values) / min(values) for name, values in repeats.items() if len(values) > 1}
+    return [
+        f"repeated measurements of {name} differ by a factor of {ratio:.2f}"
+        for name, ratio in ratios.items()
+        if ratio > STEADY_RATIO
+    ]
+
+
+def _sums_of_medians(measured: Sequence[dict[int, Components]]) -> dict[str, list[float]]:
+    """Seconds of an agent step in each measurement of the bound, by name."""
+    return {
+        f"the bound, {count} at once": [
+            sum(float(np.median(repeats)) for repeats in each[count].values()) for each in measured
+        ]
+        for count in (measured[0] if measured else ())
+    }
+
+
+# ---- What follows for other numbers of cores
+
+
+def agent_steps_per_gradient(config: RunConfig) -> float:
+    """Mean number of new agent steps of a gradient. A rollout gives E x M gradients."""
+    actor = config.actor
+    return actor.environments * actor.unroll_length / actor.gradients_per_rollout
+
+
+def predict(config: RunConfig, actor_seconds: float, learner_seconds: float, cores: int) -> dict[str, Any]:
+    """Rates and memory of a run with the actors that one machine of `cores` cores starts by itself.
+
+    `actor_seconds` are those of an agent step, `learner_seconds` those of a gradient.
+    """
+    actors = automatic_actors(cores)
+    steps = agent_steps_per_gradient(resolved(config, actors))
+    seconds = actor_seconds * steps + learner_seconds
+    limits = {"actors": actors / seconds, "cores": cores / seconds, "learner": 1.0 / learner_seconds}
+    held_back_by = min(limits, key=lambda limit: limits[limit])
+    agent_steps = limits[held_back_by] * steps
+    frames = agent_steps * config.frames_per_agent_step
+    return {
+        "cores": cores,
+        "actors": actors,
+        "memory_gib": actors * ACTOR_BYTES / 2**30,
+        "gradients_per_second": limits[held_back_by],
+        "agent_steps_per_second": agent_steps,
+        "frames_per_second": frames,
+        **{f"minutes_to_{millions}m_frames": millions * 1e6 / frames / 60 for millions in _MILLIONS_OF_FRAMES},
+        "learner_utilisation": limits[held_back_by] * learner_seconds,
+        "held_back_by": held_back_by,
+    }
+
+
+def saturation_actors(config: RunConfig, actor_seconds: float, learner_seconds: float) -> int:
+    """The least number of actors, each on a core of its own, whose gradients keep the learner busy all the time."""
+
+    def full(actors: int) -> bool:
+        seconds = actor_seconds * agent_steps_per_gradient(resolved(config, actors)) + learner_seconds
+        return actors / seconds >= 1.0 / learner_seconds
+
+    return 1 + bisect_left(range(1, _MOST_ACTORS), True, key=full)
 
 
 def bounds(measured: Sequence[dict[int, Components]], cores: int, rate: float) -> dict[str, Any]:
@@ -145,11 +243,17 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     playing = [row for row in rows if row["stage_microseconds"]]
     if not playing:
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")
-    first, last = counted[0], counted[-1]
+    first, middle, last = counted[0], counted[len(counted) // 2], counted[-1]
     elapsed = last["elapsed_seconds"] - first["elapsed_seconds"]
     weights = [row["agent_steps_per_second"] for row in playing]
+    halves = [(first, middle), (middle, last)] if len(counted) > 2 else []
+
+    def rate(begin: dict[str, Any], end: dict[str, Any]) -> float:
+        return float((end["agent_steps"] - begin["agent_steps"]) / (end["elapsed_seconds"] - begin["elapsed_seconds"]))
+
     return {
-        "agent_steps_per_second": (last["agent_steps"] - first["agent_steps"]) / elapsed,
+        "agent_steps_per_second": rate(first, last),
+        "agent_steps_per_second_by_halves": [rate(*half) for half in halves],
         "updates_per_second": (last["updates"] - first["updates"]) / elapsed,
         "learner_seconds_per_update": float(np.mean([row["learner_milliseconds"] for row in rows])) * 1e-3,
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
@@ -173,12 +277,12 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"{settings['actor.epochs']} epochs x {settings['actor.minibatches']} minibatches"
     )
     print_line(console, title)
-    columns = {
+    parts = {
         heading: result[name]["seconds_per_step"]
         for name, heading in (("alone", "alone"), ("under_load", "all cores at once"))
         if name in result
     }
-    print_stages(console, columns | {"in the system": result["stage_seconds_per_step"]})
+    print_stages(console, parts | {"in the system": result["stage_seconds_per_step"]})
     rate, frames = result["agent_steps_per_second"], result["frames_per_second"]
     lines = [f"agent steps/s      {rate:,.0f}   (frames/s {frames:,.0f})"]
     if "alone" in result:
@@ -190,11 +294,32 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         ]
     lines += [
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "
-        f"{result['updates_per_second']:.1f} updates/s",
+        f"{result['updates_per_second']:.1f} updates/s; alone {1e3 * result['learner_seconds_per_gradient']:.2f} ms",
         f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}",
     ]
     for line in lines:
         print_line(console, line)
+    if result["busy"]:
+        warn_of_busy(console, result["busy"])
+        print_line(console, "no prediction for more cores: it would follow from these figures")
+        return
+    console.print()
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "cores": lambda row: f"{row['cores']}",
+        "actors": lambda row: f"{row['actors']}",
+        "memory": lambda row: f"{row['memory_gib']:,.0f} GiB",
+        "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
+        "minutes\nto 40 M": lambda row: f"{row['minutes_to_40m_frames']:,.1f}",
+        "to 200 M\nframes": lambda row: f"{row['minutes_to_200m_frames']:,.1f}",
+        "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
+        "held\nback by": lambda row: row["held_back_by"],
+    }
+    print_rows(console, columns, result["curve"])
+    print_line(
+        console,
+        "predicted for one machine with cores like these; the learner is full at "
+        f"{result['saturation_actors']:,} actors; what more actors change: docs/scaling.md",
+    )
 
 
 # ---- What all measurements print
@@ -203,6 +328,11 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 def progress(console: Console, line: str) -> None:
     """Print what is measured now."""
     console.print(line, style="dim", highlight=False)
+
+
+def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
+    """Print that the figures above are those of a busy machine."""
+    print_line(console, f"busy machine: {'; '.join(reasons)}; the figures are too low: measure again when it is idle")
 
 
 def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]]) -> None:

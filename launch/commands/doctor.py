@@ -45,7 +45,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in shown)
     console.print(f"here: Python {here['python']}, {packages}, revision {here['revision']}", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "step µs", "graph µs", "kernels"):
+    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels"):
         table.add_column(heading, justify="left" if heading in ("node", "kernels") else "right", no_wrap=True)
     for report in reports:
         if "error" in report:
@@ -58,6 +58,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
             f"{report['cores']}",
             f"{report['memory_bytes'] / 2**30:.1f}",
             "-" if shared is None else f"{shared / 2**30:.1f}",
+            f"{report['load_average']:.1f}",
             f"{report['environment_microseconds']:.0f}" if "environment_microseconds" in report else "fails",
             f"{report['graph_microseconds']:.0f}" if "graph_microseconds" in report else "fails",
             report["kernels"],
@@ -65,4 +66,10 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     console.print(table, highlight=False)
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
-    console.print(f"{len(findings)} found" if findings else "all is well", highlight=False)
+    busy = [report for report in reports if report.get("busy")]
+    for report in busy:
+        print_line(console, f"{report['node']}: busy, {report['busy']}: the times are too long, and training is slower")
+    if findings:
+        console.print(f"{len(findings)} found", highlight=False)
+    elif not busy:
+        console.print("all is well", highlight=False)

@@ -221,7 +221,7 @@ LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None,
 from contextlib import suppress
 from launch.bench.bound import measuring_processes
 # The process that computes has ended.
-with suppress(Exception), measuring_processes(None, None, None, 1): pass
+with suppress(Exception), measuring_processes(None, None, 1): pass
 """,
     "a command whose module of the user imports TensorFlow": """
 from launch.output import exit_code
@@ -396,6 +396,45 @@ def test_this_machine_is_well(working_folder: Path) -> None:
     (node,) = found["nodes"]
     assert node["environment_microseconds"] > 0
     assert node["games"] > 50
+    assert node["load_average"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("average", "running", "cores", "total", "is_busy"),
+    [
+        (12.0, 13, 2, 2, True),
+        (0.3, 13, 2, 2, False),
+        # It has just ended.
+        (12.0, 1, 2, 2, False),
+        # A container of a large machine, and a machine of which a few cores are at work.
+        (40.0, 41, 2, 64, False),
+        (64.0, 65, 2, 64, True),
+        (10.0, 11, 64, 64, False),
+    ],
+)
+def test_other_programs_make_a_machine_busy(
+    average: float, running: int, cores: int, total: int, is_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loadavg").write_text(f"{average} 1.00 1.00 {running}/300 4711\n")
+    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path))
+    monkeypatch.setattr(os, "getloadavg", lambda: (average, 1.0, 1.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: total)
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+    load = machine.load_average()
+    assert load == pytest.approx(min(average, running - 1))
+    sentence = machine.busy(load)
+    assert sentence == (f"load average {load:.1f} on {total} cores" if is_busy else None)
+
+
+def test_doctor_does_not_say_that_all_is_well_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for load, well in ((0.0, True), (1_000.0, False)):
+        monkeypatch.setattr("launch.doctor.load_average", lambda load=load: load)
+        assert main(["doctor"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert ("all is well" in out) == well
+        assert ("busy, load average 1000.0 on" in out) == (not well)
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,8 @@ MISTAKES = {
     "train cartpole --side-by-side 2": "--side-by-side 2: is for --seeds, and there is one run",
     "train cartpole --seeds 1,2 --address auto --side-by-side 2": "--side-by-side 2: divides this machine; on a",
     # Measurements.
-    "plan --node-cores 0": "must be at least 1",
-    "plan pogn": "did you mean pong?",
-    "plan pong --actor.minibatches 3": "does not divide",
+    "bench throughput pogn": "did you mean pong?",
+    "bench throughput pong --actor.minibatches 3": "does not divide",
     "bench scaling --actors two": "must be numbers like 1,2,4",
     "bench scaling --repeats 0": "must be at least 1",
 }
