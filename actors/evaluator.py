@@ -72,13 +72,13 @@ class Evaluator:
         snapshot: WeightSnapshot,
         policy: EvaluationPolicy | None = None,
         *,
-        on_ended: Callable[[int], object] = lambda _: None,
+        on_part: Callable[[EvaluationPart], object] = lambda _: None,
         on_wait: Callable[[str], object] | None = None,
     ) -> EvaluationResult:
         """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings.
 
-        `on_ended` is called with the number of episodes that have just ended; `on_wait` with a line when none has ended
-        for a while, since there are environments without an end.
+        `on_part` is called with the episodes that have just ended; `on_wait` with a line when none has ended for a
+        while, since there are environments without an end.
         """
         self.begin(snapshot, policy or self._evaluation.policy)
         parts: list[EvaluationPart] = []
@@ -91,7 +91,7 @@ class Evaluator:
             if ended:
                 left -= ended
                 since, wait = time.monotonic(), _WAIT_SECONDS
-                on_ended(ended)
+                on_part(part)
             elif on_wait is not None and time.monotonic() - since > wait:
                 wait *= 2.0
                 on_wait(

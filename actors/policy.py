@@ -189,7 +189,7 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
 
 
 def _made(name: str, *arguments: Any) -> Network:
-    network = class_of(NETWORKS[name])(*arguments)
+    network = class_of(NETWORKS[name], Network)(*arguments)
     unnamed = network.layers_without_a_name() if isinstance(network, KerasNetwork) else []
     if unnamed:
         raise setting_error(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shared.errors import setting_error, typed_line
+from shared.errors import ConfigurationError, setting_error, typed_line
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def register_network(name: str, network: type, *, images: bool) -> None:
         images: whether its input is images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. A
             network for images is also the trunk of each image beside numbers.
     """
-    enter(NETWORKS, "a network", name, NetworkEntry(network.__module__, network.__name__, images))
+    module, class_name = _place_of_class("network", name, network)
+    enter(NETWORKS, "a network", name, NetworkEntry(module, class_name, images))
 
 
 def register_explorer(name: str, explorer: type) -> None:
@@ -61,7 +62,15 @@ def register_explorer(name: str, explorer: type) -> None:
             explorer(config, actions, environments, seed, training=True or False): the `RunConfig`, the
             `ActionSpec`, and the arguments of `Method.explorer`.
     """
-    enter(EXPLORERS, "an explorer", name, Entry(explorer.__module__, explorer.__name__))
+    enter(EXPLORERS, "an explorer", name, Entry(*_place_of_class("explorer", name, explorer)))
+
+
+def _place_of_class(kind: str, name: str, registered: object) -> tuple[str, str]:
+    """Module and name of a class, by which other processes find it; a TypeError where they would not."""
+    if not isinstance(registered, type) or not registered.__qualname__.isidentifier():
+        shown = getattr(registered, "__qualname__", registered)
+        raise TypeError(f"the {kind} {name} is {shown}: register a class at the top level of a module")
+    return registered.__module__, registered.__name__
 
 
 _Entry = TypeVar("_Entry", bound=Entry)
@@ -73,8 +82,13 @@ def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None
         raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
 
 
-def class_of(entry: Entry) -> Any:
-    return getattr(importlib.import_module(entry.module), entry.class_name)
+def class_of(entry: Entry, base: type = object) -> Any:
+    """What an entry names; a ConfigurationError for a class that does not extend `base`."""
+    found = getattr(importlib.import_module(entry.module), entry.class_name)
+    if isinstance(found, type) and not issubclass(found, base):
+        wanted = f"{base.__module__}.{base.__name__}"
+        raise ConfigurationError(f"{entry.class_name} of {entry.module} is registered, and does not extend {wanted}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
         target_network: whether it bootstraps from a target network unless a run disables it.
     """
     masks = bool(getattr(method, "action_head", ""))
-    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network, masks)
+    entry = MethodEntry(*_place_of_class("method", name, method), continuous_actions, target_network, masks)
     enter(METHODS, "a method", name, entry)
 
 

@@ -201,6 +201,7 @@ def train_seeds(
             first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]
         with lock_folder(folder):
+            before = {folder / name: (folder / name).read_bytes() for name in FILES} if resume else {}
             try:
                 left = [run for run in (left_to_do(run, changes) for run in runs) if run is not None]
                 if resume:
@@ -210,7 +211,10 @@ def train_seeds(
                 write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
                 codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
             except BaseException:
-                _discard_if_no_run_started(folder)
+                for file, content in before.items():
+                    file.write_bytes(content)
+                if not resume:
+                    _discard_if_no_run_started(folder)
                 raise
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)

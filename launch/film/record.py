@@ -4,10 +4,10 @@ import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageChops, ImageDraw, ImageFont
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec
@@ -133,7 +133,8 @@ class VideoWriter:
         self._gif = path.suffix == ".gif"
         self._frames_per_second = frames_per_second
         self._keep_every = max(1, round(frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1
-        self._pictures: list[Image.Image] = []
+        self._open_gif: BinaryIO | None = None
+        self._last: Image.Image | None = None
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
         self.frames = 0
@@ -148,7 +149,7 @@ class VideoWriter:
         if self.frames % self._keep_every == 0:
             picture = _picture(frame, self._enlarge, caption)
             if self._gif:
-                self._pictures.append(picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
+                self._append(picture)
             else:
                 self._encode(picture)
         self.frames += 1
@@ -158,15 +159,9 @@ class VideoWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         whole = self.frames > 0 and (kind is None or issubclass(kind, KeyboardInterrupt))
-        if whole and self._gif:
-            self._pictures[0].save(
-                self._part,
-                save_all=True,
-                append_images=self._pictures[1:],
-                duration=round(1000 * self._keep_every / self._frames_per_second),
-                loop=0,
-                comment=self._comment.encode(),
-            )
+        if self._open_gif is not None:
+            self._open_gif.write(b";")
+            self._open_gif.close()
         if self._container is not None:
             if whole and self._stream is not None:
                 self._container.mux(self._stream.encode(None))
@@ -175,6 +170,24 @@ class VideoWriter:
             self._part.replace(self._path)
         else:
             self._part.unlink(missing_ok=True)
+
+    def _append(self, picture: Image.Image) -> None:
+        """Write what differs from the last picture. Pillow's `save` would hold all pictures until the end."""
+        from PIL.GifImagePlugin import getdata, getheader
+
+        indexed = picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
+        if self._open_gif is None or self._last is None:
+            self._open_gif = self._part.open("wb")
+            parts, _ = getheader(indexed.copy(), None, {"loop": 0, "comment": self._comment.encode()})
+            self._open_gif.write(b"".join(parts))
+            box = (0, 0, *picture.size)
+        else:
+            # A picture without a change has its time, too.
+            box = ImageChops.difference(picture, self._last).getbbox() or (0, 0, 1, 1)
+        milliseconds = round(1000 * self._keep_every / self._frames_per_second)
+        for data in getdata(indexed.crop(box), box[:2], duration=milliseconds, include_color_table=True):
+            self._open_gif.write(data)
+        self._last = picture
 
     def _encode(self, picture: Image.Image) -> None:
         if self._container is None or self._stream is None:

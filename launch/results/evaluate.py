@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,7 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE, Purpose
-from shared.types import EvaluationResult, WeightSnapshot, info_means, standard_error
+from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot, info_means, standard_error
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -113,7 +113,8 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
 
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
-    """Play the episodes, print and write the result. Returns the result; None after an interrupt, without any file."""
+    """Play the episodes, print and write the result. Returns the result; None after an interrupt, which prints the
+    episodes that have ended, and writes no file."""
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
@@ -131,18 +132,30 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         environment, log_info = config.environment.id, config.environment.log_info
         print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")
         played = _play(evaluator, snapshot, arguments.episodes, console)
-        if played is None:
+        ended = sum(len(part.order) for part in played)
+        interrupted = ended < arguments.episodes
+        if interrupted:
+            # Their mean would be biased.
+            first = "those that end first are the short ones, so that this is no score: " if ended else ""
+            print_line(
+                console, f"interrupted after {ended} of {arguments.episodes} episodes; {first}nothing is written"
+            )
+        if not ended:
             return None
+        episodes = EpisodeStats.joined([part.episodes for part in played])
+        games = np.concatenate([part.games for part in played])
         result = {
             **arguments.description(config, spec, snapshot.version, source, "evaluation"),
-            **score_summary(played.episodes.returns, played.episodes.lengths, environment, played.games),
-            **({"info": finite(info_means(played.episodes.info))} if log_info else {}),
+            **score_summary(episodes.returns, episodes.lengths, environment, games),
+            **({"info": finite(info_means(episodes.info))} if log_info else {}),
             "published": published_scores(environment),
             **provenance(),
         }
         result["seeds"]["environments"] = evaluator.environments
         for line in result_lines(result):
             print_line(console, line)
+        if interrupted:
+            return None
         write_json(output, result)
         if folder.ships:
             print_line(console, f"result: {output}")
@@ -165,22 +178,28 @@ def load_policy(
     return policy, snapshot, source
 
 
-def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> EvaluationResult | None:
-    """Play whole episodes, with a bar. Returns None after an interrupt."""
+def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> list[EvaluationPart]:
+    """Play whole episodes, with a bar, or without a terminal with a line for each tenth. An interrupt ends it."""
+    played: list[EvaluationPart] = []
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=episodes)
-        try:
-            return evaluator.run(
+
+        def take(part: EvaluationPart) -> None:
+            before = progress.tasks[task].completed
+            played.append(part)
+            progress.advance(task, len(part.order))
+            ended = progress.tasks[task].completed
+            if not console.is_terminal and int(10 * before / episodes) < int(10 * ended / episodes) < 10:
+                print_line(console, f"{ended:.0f} of {episodes} episodes")
+
+        with suppress(KeyboardInterrupt):
+            evaluator.run(
                 snapshot,
-                on_ended=lambda ended: progress.advance(task, ended),
+                on_part=take,
                 on_wait=lambda line: print_line(console, f"{line}; Ctrl-C ends the evaluation"),
             )
-        except KeyboardInterrupt:
-            # The episodes that end first are the short ones, so that their mean would be biased.
-            ended = int(progress.tasks[task].completed)
-            console.print(f"interrupted after {ended} of {episodes} episodes; nothing is written")
-            return None
+    return played
 
 
 def result_lines(result: dict[str, Any]) -> list[str]:

@@ -4,12 +4,12 @@ import io
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
 
@@ -48,6 +48,8 @@ _STYLE: Any = {
     "font.size": 9.5,
 }
 
+_Read = TypeVar("_Read")
+
 _LEGEND_CHARACTERS = 70
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES = (3.2, 2.5)
@@ -80,7 +82,7 @@ class PlotArguments:
 def plot(arguments: PlotArguments) -> None:
     check_can_be_written(arguments.output, "output", (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
-    curves = [read_curve(run, x, y) for run in runs]
+    curves = read_each(runs, lambda run: read_curve(run, x, y))
     if arguments.aggregate == "iqm":
         groups, normalised = aggregates(curves, y), of_several_games(curves)
         what = "human-normalised return" if normalised else metric_label(y)
@@ -92,7 +94,7 @@ def plot(arguments: PlotArguments) -> None:
     output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with picture as drawn:
-        save(drawn, paths, runs=[RunFolder(run).name for run in runs])
+        save(drawn, paths, runs=[RunFolder(curve.folder).name for curve in curves])
     console = Console()
     for line in (*lines, *(f"curves: {path}" for path in paths)):
         print_line(console, line)
@@ -113,6 +115,22 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
         if not inside:
             raise setting_error("run", path, "is not the folder of a run, and holds none")
         found += inside
+    return found
+
+
+def read_each(paths: Sequence[Path], read: Callable[[Path], _Read]) -> list[_Read]:
+    """What `read` returns for each run. Runs that have nothing yet are printed and left out, unless all are."""
+    found: list[_Read] = []
+    refused: list[ConfigurationError] = []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except ConfigurationError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    for reason in refused:
+        print_line(Console(), f"left out: {reason}")
     return found
 
 

@@ -44,6 +44,7 @@ from launch.results.plot import (
     find_runs,
     lags_svg,
     metric_label,
+    read_each,
     stages_svg,
 )
 from launch.run.folder import read_object, read_summary
@@ -99,8 +100,9 @@ class ReportArguments:
 
 def report(arguments: ReportArguments) -> None:
     check_can_be_written(arguments.output, "output", (".html",))
-    runs = [RunReport(path) for path in find_runs(arguments.runs)]
-    output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
+    paths = find_runs(arguments.runs)
+    runs = read_each(paths, RunReport)
+    output = arguments.output or default_output(paths, "report.html")
     page = _page(runs)
     with whole_file(output) as file:
         file.write(page)

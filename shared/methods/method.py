@@ -133,7 +133,7 @@ class Method(ABC):
 
 
 def method_class(name: str) -> type[Method]:
-    return class_of(METHODS[name])
+    return class_of(METHODS[name], Method)
 
 
 def make_explorer(
@@ -143,7 +143,7 @@ def make_explorer(
     name = config.exploration.name
     if name is None:
         return method.explorer(environments, seed, training=training)
-    return class_of(EXPLORERS[name])(config, actions, environments, seed, training=training)
+    return class_of(EXPLORERS[name], RandomStream)(config, actions, environments, seed, training=training)
 
 
 def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

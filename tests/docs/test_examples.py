@@ -34,8 +34,8 @@ from launch.run.folder import RunFolder
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
-from shared.networks import KerasNetwork
-from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry
+from shared.networks import KerasNetwork, Network
+from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry, class_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
@@ -157,6 +157,10 @@ def test_a_way_to_explore_of_the_users_own_chooses_the_actions(example: Callable
     assert share == pytest.approx(1 / (1 + np.exp((values[0, 0] - values[0, 1]) / 0.05)), abs=0.05)
 
 
+class Another:
+    """A class that extends nothing."""
+
+
 @pytest.mark.parametrize(
     ("register", "table", "taken", "options"),
     [
@@ -170,9 +174,6 @@ def test_nothing_takes_the_name_of_another(
 ) -> None:
     """The same one may be entered again, where its module is imported again."""
 
-    class Another:
-        pass
-
     monkeypatch.setitem(table, "another", None)
     del table["another"]
     monkeypatch.setitem(EXPLORERS, "first", Entry("elsewhere", "First"))
@@ -181,6 +182,11 @@ def test_nothing_takes_the_name_of_another(
     assert table["another"].class_name == "Another"
     with pytest.raises(ValueError, match=f"there is {taken} already"):
         register(taken.split()[-1], Another, **options)
+    for other in (lambda: None, type("Outer.Inner", (), {})):
+        with pytest.raises(TypeError, match=r"another is .*: register a class at the top level of a module"):
+            register("another", other, **options)
+    with pytest.raises(tributary.ConfigurationError, match=r"Another of .* is registered, and does not extend"):
+        class_of(table["another"], Network)
 
 
 def test_layers_that_other_processes_would_call_otherwise_are_refused(
@@ -194,7 +200,7 @@ def test_layers_that_other_processes_would_call_otherwise_are_refused(
             self.model = keras.Model(inputs, (*(keras.layers.Dense(head.units)(x) for head in heads), x))
 
     monkeypatch.setitem(NETWORKS, "unnamed", NetworkEntry(__name__, "Unnamed", images=False))
-    monkeypatch.setattr("actors.policy.class_of", lambda _: Unnamed)
+    monkeypatch.setattr("actors.policy.class_of", lambda *_: Unnamed)
     config = replace(cartpole, network=replace(cartpole.network, name="unnamed"))
     with pytest.raises(
         tributary.ConfigurationError, match=r"--network.name unnamed: its layer dense(_\d+)? has the name"

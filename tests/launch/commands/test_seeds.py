@@ -19,7 +19,7 @@ from launch.commands.seeds import parse_seeds, summarise_seeds
 from launch.on_ray import cluster
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, holder_of
-from launch.run.status import read_seeds
+from launch.run.status import SeveralSeeds, read_seeds, write_seeds
 from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --executor inline --actors 1 {UNTIL_FRAMES}"
@@ -130,6 +130,16 @@ def test_a_missing_gpu_leaves_no_folder(
     monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
     assert "--learner.device gpu: Ray finds no GPU" in refused(f"{SMALL_RAY} --learner.device gpu --run-dir runs/a")
     assert not list(working_folder.iterdir())
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_resume_that_cannot_start_keeps_the_files_of_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("seeds").mkdir()
+    write_seeds(Path("seeds"), SeveralSeeds(PRESETS["cartpole"].config, (1, 2), "cartpole", None))
+    before = {file: file.read_bytes() for file in Path("seeds").iterdir()}
+    assert main(["train", "--resume", "seeds", "--environment.id", "NoSuch-v0", "--executor", "inline"]) == 2
+    assert "NoSuch-v0" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in before} == before
 
 
 def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:

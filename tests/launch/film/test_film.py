@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from rich.console import Console
 from terminal import ScreenReader, Terminal
 
@@ -22,6 +23,7 @@ from actors.environments import environment_spec
 from actors.policy import Acted, Policy
 from launch.cli import main
 from launch.film import watch as module
+from launch.film.record import VideoWriter
 from launch.film.stage import AtariStage, PlayedStep, as_frame, make_stage, play_episode
 from launch.film.watch import Panel, Player, compose, fit
 from launch.presets import PRESETS
@@ -346,3 +348,26 @@ def test_a_video_has_every_frame_of_the_episode_and_its_provenance(pong_run: Pat
     assert np.abs(pictures[150].astype(int) - pictures[240]).max() > 50
     assert pictures[150].shape[0] > 630
     assert not (tmp_path / "pong.part.mp4").exists()
+
+
+def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
+    file, part = tmp_path / "film.gif", tmp_path / "film.part.gif"
+    frames = [FRAME.copy() for _ in range(40)]
+    noise = np.random.default_rng(0)
+    for i, frame in enumerate(frames):
+        frame[i : i + 99, 60:][noise.random((99, 100)) < 0.5] = (200, 40, 6 * i)
+    # The last two are equal.
+    frames.append(frames[-1])
+    sizes = []
+    with VideoWriter(file, 25, comment="made so") as writer:
+        for frame in frames:
+            writer.add(frame)
+            sizes.append(part.stat().st_size)
+    # What is on disk need not be in memory.
+    assert sizes[-1] > sizes[20] > 0
+    with Image.open(file) as film:
+        assert (film.n_frames, film.info["loop"], film.info["comment"]) == (41, 0, b"made so")
+        for i, frame in enumerate(frames):
+            film.seek(i)
+            assert film.info["duration"] == 40
+            np.testing.assert_array_equal(np.asarray(film.convert("RGB")), frame)

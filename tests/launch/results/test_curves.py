@@ -239,3 +239,15 @@ def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
         assert all(str(file) in out for file in made)
     with Image.open(apart / "curve.png") as opened:
         assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
+
+
+def test_a_run_without_a_row_is_left_out_while_others_have_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, rows in ((1, [{"frames": 5, "mean_return_100": 1.0}, {"frames": 9, "mean_return_100": 2.0}]), (2, [])):
+        written_run(tmp_path / f"seed-{seed}", rows, RunConfig(seed=seed))
+    for command in ("plot", "report"):
+        assert main([command, str(tmp_path)]) == 0
+        assert f"left out: {tmp_path / 'seed-2'} has no metrics yet" in capsys.readouterr().out.replace("\n", "")
+    assert (tmp_path / "curve.svg").is_file()
+    assert (tmp_path / "report.html").is_file()

@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -30,7 +31,7 @@ from launch.results.report import RunReport
 from launch.run.folder import RunFolder, load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
-from shared.types import WeightSnapshot
+from shared.types import EvaluationPart, WeightSnapshot
 
 
 def test_human_normalised_scores_put_random_play_at_0_and_the_human_player_at_100() -> None:
@@ -198,6 +199,31 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     assert len(set.union(*played)) == 17
     manifest = json.loads((run / "manifest.json").read_text())
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]
+
+
+def test_an_interrupt_shows_the_episodes_that_have_ended(
+    cartpole_runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play, episodes = Evaluator.play, list[int]()
+
+    def interrupted(self: Evaluator, *arguments: Any, **more: Any) -> EvaluationPart:
+        part = play(self, *arguments, **more)
+        if sum(episodes) >= 8:
+            raise KeyboardInterrupt
+        episodes.append(len(part.order))
+        return part
+
+    monkeypatch.setattr(Evaluator, "play", interrupted)
+    before = sorted(cartpole_runs[0].iterdir())
+    assert main(["evaluate", str(cartpole_runs[0]), "--episodes", "20"]) == 130
+    shown = capsys.readouterr().out
+    ended = sum(episodes)
+    assert f"interrupted after {ended} of 20 episodes; those that end first are the short ones" in shown
+    assert f"{ended} episodes, {ended} distinct games" in shown
+    assert "mean return" in shown
+    assert sorted(cartpole_runs[0].iterdir()) == before
+    # Without a terminal there is a line for each tenth.
+    assert any(line.endswith("of 20 episodes") and line[0].isdecimal() for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("error", [EnvironmentFailedError("the engine stalled"), KeyboardInterrupt()])
