@@ -114,7 +114,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format $(SOURCES)
 
 settings: $(INSTALLED)
-	$(BIN)/python -m launch.commands.settings > docs/settings.md
+	$(BIN)/python -m launch.settings.help > docs/settings.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -258,8 +258,10 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
         ConfigurationError: there is no such run, or no weights that can be read.
     """
     from launch.python.agent import load_agent
+    from launch.run.folder import imports_permitted
 
-    return load_agent(str(run), weights, seed, trust_imports=trust_imports)
+    with imports_permitted(every=trust_imports):
+        return load_agent(str(run), weights, seed)
 
 
 def evaluate(
@@ -297,4 +299,4 @@ def _training(
     named = {"seed": seed, "total_frames": total_frames}
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
     run = resolved_run(preset, changed, trust_imports=trust_imports, **where)
-    return Training(run, where["run_dir"], on_row, on_event, progress=progress, trust_imports=trust_imports)
+    return Training(run, where["run_dir"], on_row, on_event, progress=progress)

@@ -4,8 +4,6 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import is_dataclass
 from typing import NamedTuple, get_type_hints
 
 from launch.interrupts import blocked
@@ -17,8 +15,8 @@ from shared.errors import ConfigurationError
 class Command(NamedTuple):
     """The operands of a command, what it is for, and its function as `module:name`.
 
-    What is typed after it is read by the dataclass that the function's one parameter is annotated with; a function that
-    takes a sequence reads the line itself. It returns the exit code, or None for 0.
+    What is typed after it is read by the dataclass that the function's one parameter is annotated with. It returns the
+    exit code, or None for 0.
     """
 
     operand: str
@@ -43,10 +41,10 @@ COMMANDS: dict[str, Command] = {
     "bench throughput": Command(
         "",
         "agent steps per second, the bound, a prediction for more cores",
-        "launch.bench.throughput:throughput_line",
+        "launch.bench.throughput:throughput",
     ),
     "bench scaling": Command(
-        "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling_line"
+        "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling"
     ),
     "doctor": Command("", "check this machine, or every node of a cluster", "launch.commands.doctor:doctor"),
     "clusters": Command(
@@ -86,8 +84,8 @@ def _run(command: str, *rest: str) -> int | None:
         command, rest = f"bench {rest[0]}", rest[1:]
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
     with blocked(signal.SIGTERM), without_collections():
-        from launch.arguments import parse
-        from launch.commands.settings import asks_for_help, print_help
+        from launch.run.folder import imports_permitted
+        from launch.settings.parse import asks_for_help, parse
 
         if command not in COMMANDS:
             known = [name for name in COMMANDS if name.startswith("bench ") == command.startswith("bench ")]
@@ -95,15 +93,14 @@ def _run(command: str, *rest: str) -> int | None:
         module, _, name = COMMANDS[command].function.partition(":")
         function = getattr(importlib.import_module(module), name)
     takes = get_type_hints(function)["arguments"]
-    if not (isinstance(takes, type) and is_dataclass(takes)):
-        with suppress(ConfigurationError) if asks_for_help(rest) else nullcontext():
-            return function(rest)
-        # The rest of the line has a mistake, which its author may be looking up.
-        return function([word for word in rest if asks_for_help([word])])
     if asks_for_help(rest):
-        print_help(takes, command)
+        from launch.settings.resolve import show_help
+
+        show_help(takes, command, rest)
         return None
-    return function(parse(takes, command, rest)[0])
+    arguments = parse(takes, command, rest)
+    with imports_permitted(every=getattr(arguments, "trust_imports", False)):
+        return function(arguments)
 
 
 def _listed(prefix: str) -> str:

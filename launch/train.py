@@ -14,18 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from launch.checks import check_arrivals, check_checkpoint, check_network, check_video, resume_lines
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
 from launch.machine import ThreadBudget, thread_budget, without_collections
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
-from launch.request import resolved, rollouts_line
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
+from launch.settings.check import check_arrivals, check_checkpoint, check_network, resume_lines
+from launch.settings.resolve import resolved, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
@@ -45,7 +45,6 @@ class TrainOptions(TypedDict, total=False):
     preset: str
     resume: bool
     start_from: Path | None
-    trust_imports: bool
 
 
 class TrainingFailedError(Exception):
@@ -79,7 +78,6 @@ def train(
     preset: str = "",
     resume: bool = False,
     start_from: Path | None = None,
-    trust_imports: bool = False,
     stop: StopRequest | None = None,
 ) -> Result:
     """Train until a limit of the settings is reached or the run is stopped.
@@ -95,7 +93,6 @@ def train(
         preset: name of the preset that the settings started from.
         resume: continue the run in `folder`. A run that has reached a limit of `config` is not trained further.
         start_from: folder of a run whose best weights the new run starts with.
-        trust_imports: import the modules that the settings of `start_from` name.
         stop: by which another thread or a signal handler stops the run, or requests its weights.
 
     Raises:
@@ -106,7 +103,7 @@ def train(
     """
     listener = _Listener(on_event, stop or StopRequest())
     try:
-        run = _prepare(config, RunFolder(folder), listener, preset, resume, start_from, trust_imports=trust_imports)
+        run = _prepare(config, RunFolder(folder), listener, preset, resume, start_from)
         if isinstance(run, Result):
             return run
         summary = _train_inline(run) if config.executor == "inline" else _train_on_ray(run)
@@ -180,8 +177,6 @@ def _prepare(
     preset: str,
     resume: bool,
     start_from: Path | None,
-    *,
-    trust_imports: bool,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
     # Help, which imports this module, does without Gymnasium.
@@ -196,7 +191,11 @@ def _prepare(
     if spec.left_out:
         listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
-    check_video(config)
+    if config.evaluation.video:
+        # It draws pictures, which `--help` does without.
+        from launch.film.stage import check_video
+
+        check_video(config)
     if config.storage is not None:
         check_storage(config.storage, new=not resume)
     if resume:
@@ -223,7 +222,7 @@ def _prepare(
     else:
         folder.check_free()
         if start_from is not None:
-            first = weights_to_start_from(config, spec, RunFolder(start_from), trust_imports=trust_imports)
+            first = weights_to_start_from(config, spec, RunFolder(start_from))
             spec = first.spec
     return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 

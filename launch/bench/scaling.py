@@ -6,7 +6,7 @@ together.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from rich.console import Console
 
 from actors.environments import environment_spec
-from launch.arguments import parse
 from launch.bench.throughput import (
     agent_steps_per_gradient,
     endless,
@@ -25,14 +24,12 @@ from launch.bench.throughput import (
     unsteady,
     warn_of_busy,
 )
-from launch.checks import check_network
-from launch.commands.presets import PresetArguments, print_preset_help, request_of
-from launch.commands.settings import asks_for_help
 from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
-from launch.request import complete, resolved
 from launch.results.curves import lag_counts
 from launch.run.metrics import lag_summary
+from launch.settings.check import check_network
+from launch.settings.resolve import PresetArguments, complete, resolved
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
@@ -57,19 +54,6 @@ class ScalingArguments(PresetArguments):
     """Output file of the result."""
 
 
-def scaling_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench scaling [PRESET] [SETTINGS]` and return its exit code."""
-    typed, settings = parse(ScalingArguments, "bench scaling", arguments)
-    requests = {count: request_of(typed, {**settings, "actors": count}) for count in _counts(typed.actors)}
-    if asks_for_help(arguments):
-        print_preset_help(ScalingArguments, "bench scaling", arguments, next(iter(requests.values())))
-        return EXIT_DONE
-    # What follows from the number of actors differs between the points.
-    runs = {count: complete(request) for count, request in requests.items()}
-    preset = next(iter(runs.values())).preset
-    return scaling({count: replace(typed, config=run.config) for count, run in runs.items()}, preset)
-
-
 def _counts(text: str) -> list[int]:
     counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     if min(counts) < 1:
@@ -77,15 +61,17 @@ def _counts(text: str) -> list[int]:
     return sorted(set(counts))
 
 
-def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
-    """Measure each number of actors, print and write the figures; return the exit code."""
-    arguments = next(iter(points.values()))
+def scaling(arguments: ScalingArguments) -> int:
+    """Run `tributary bench scaling [PRESET] [SETTINGS]`: measure, print and write the figures; return the exit code."""
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
-    configs = {actors: resolved(endless(point.config), actors) for actors, point in points.items()}
-    spec = environment_spec(arguments.config.environment)
+    # What follows from the number of actors differs between the points.
+    runs = {count: complete(arguments.request(actors=count)) for count in _counts(arguments.actors)}
+    configs = {actors: resolved(endless(run.config), actors) for actors, run in runs.items()}
+    first = next(iter(runs.values()))
+    spec = environment_spec(first.config.environment)
     for config in configs.values():
         check_network(config, spec)
         if config.address == "local":
@@ -107,8 +93,8 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
     repeats = {f"{row['actors']} actors": (row["least"], row["most"]) for row in result["points"]}
     result |= {
         "busy": [*([load] if load else []), *unsteady(repeats)],
-        "preset": preset,
-        "settings": flat_settings(arguments.config) | {"actors": ",".join(map(str, configs))},
+        "preset": first.preset,
+        "settings": flat_settings(first.config) | {"actors": ",".join(map(str, configs))},
         **provenance(),
     }
     _show(console, result)

@@ -28,14 +28,13 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_components
 from launch.bench.learner import measure_learner
-from launch.checks import check_network
-from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import ACTOR_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
-from launch.output import EXIT_DONE, print_line, provenance, write_json
-from launch.request import resolved
+from launch.output import print_line, provenance, write_json
 from launch.run.events import Event, Row
+from launch.settings.check import check_network
+from launch.settings.resolve import PresetArguments, complete, resolved
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
@@ -63,15 +62,13 @@ class ThroughputArguments(PresetArguments):
     """Output file of the figures."""
 
 
-def throughput_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench throughput [PRESET] [SETTINGS]` and return its exit code."""
-    parsed = parse_with_preset(ThroughputArguments, "bench throughput", arguments)
-    if parsed is None:
-        return EXIT_DONE
-    typed, preset = parsed
-    if not typed.seconds > 0:
-        raise setting_error("seconds", typed.seconds, "must be greater than 0")
-    asked = endless(typed.config)
+def throughput(arguments: ThroughputArguments) -> None:
+    """Run `tributary bench throughput [PRESET] [SETTINGS]`."""
+    seconds = arguments.seconds
+    if not seconds > 0:
+        raise setting_error("seconds", seconds, "must be greater than 0")
+    run = complete(arguments.request())
+    asked = endless(run.config)
     budget, spec = thread_budget(asked), environment_spec(asked.environment)
     config = resolved(asked, budget.actors)
     check_network(config, spec)
@@ -90,7 +87,7 @@ def throughput_line(arguments: Sequence[str]) -> int:
     if not bounded:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
-    measured = steady_state(train_for(config, typed.seconds), typed.seconds)
+    measured = steady_state(train_for(config, seconds), seconds)
     # Before and after the system, so that a slow minute of a shared machine is in both.
     components += measure_bounds()
     progress(console, "the learner alone …")
@@ -112,12 +109,11 @@ def throughput_line(arguments: Sequence[str]) -> int:
         "curve": [] if reasons else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],
         "saturation_actors": None if reasons else saturation_actors(*costs),
         **provenance(),
-        "preset": preset,
+        "preset": run.preset,
         "settings": flat_settings(config) | {"actors": budget.actors},
     }
     _show(console, result)
-    write_json(typed.json, result)
-    return EXIT_DONE
+    write_json(arguments.json, result)
 
 
 # ---- A busy machine

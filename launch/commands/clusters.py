@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launch.arguments import Operand
 from launch.machine import project_folder
 from launch.output import print_line
+from launch.settings.parse import Operand
 from shared.errors import ConfigurationError
 
 _DISTRIBUTION = "tributary-rl"

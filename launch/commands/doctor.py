@@ -11,6 +11,9 @@ from rich.table import Table
 from launch.doctor import Finding, disagreements, find, probe, reference
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
+# Of the table, where no terminal gives its width.
+_COLUMNS = 120
+
 
 @dataclass(frozen=True)
 class DoctorArguments:
@@ -63,6 +66,8 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
             f"{report['graph_microseconds']:.0f}" if "graph_microseconds" in report else "fails",
             report["kernels"],
         )
+    if not console.is_terminal:
+        console.width = max(console.width, _COLUMNS)
     console.print(table, highlight=False)
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -26,6 +25,7 @@ from launch.output import (
 )
 from launch.run.folder import holder_of, is_resumable
 from launch.run.status import RUNNING, RunPath, RunStatus, run_folders, run_status
+from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
 
 # The lock of another process can only be looked at: nothing announces a change.

@@ -28,10 +28,10 @@ from launch.output import (
     quoted,
     write_json,
 )
-from launch.presets.settings_files import set_of_one_run
-from launch.request import ResolvedRun
-from launch.run.folder import LOCK_FILE, RunFolder, lock_folder, read_object, read_summary
+from launch.run.folder import LOCK_FILE, RunFolder, imports_permitted, lock_folder, read_object, read_summary
 from launch.run.status import FILES, SeveralSeeds, reached_limit, write_seeds
+from launch.settings.files import set_of_one_run
+from launch.settings.resolve import ResolvedRun
 from launch.train import Result, TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -52,7 +52,6 @@ class PlannedRun(NamedTuple):
     preset: str
     resume: bool = False
     start_from: Path | None = None
-    trust_imports: bool = False
 
     @property
     def log(self) -> Path:
@@ -75,8 +74,8 @@ def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig]) -> Pl
     if not folder.settings_file.is_file():
         return run
     with lock_folder(folder.path):
-        modules = run.config.environment.modules
-        own = changes(folder.read_config(trust_imports=run.trust_imports, named_modules=modules))
+        with imports_permitted(*run.config.environment.modules):
+            own = changes(folder.read_config())
         if reached_limit(own, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:
@@ -142,7 +141,6 @@ def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Inte
                 preset=run.preset,
                 resume=run.resume,
                 start_from=run.start_from,
-                trust_imports=run.trust_imports,
                 stop=interrupts,
                 output=output,
             )
@@ -180,7 +178,6 @@ def train_seeds(
     *,
     changes: Callable[[RunConfig], RunConfig],
     side_by_side: int,
-    trust_imports: bool,
     json: Path | None,
 ) -> int:
     """Train `run` once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
@@ -196,7 +193,7 @@ def train_seeds(
     make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:
-        first = PlannedRun("", config, folder, preset, start_from=start_from, trust_imports=trust_imports)
+        first = PlannedRun("", config, folder, preset, start_from=start_from)
         runs = [
             first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]

@@ -2,23 +2,19 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from launch.arguments import parse
 from launch.commands.display import Display
-from launch.commands.presets import PresetArguments, print_preset_help, request_of
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
-from launch.commands.settings import asks_for_help
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
+from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
-from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder, read_summary
 from launch.run.status import discard_if_empty, new_run_dir
+from launch.settings.resolve import PresetArguments, ResolvedRun, TrainRequest, complete
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
 
@@ -51,43 +47,34 @@ class TrainArguments(PresetArguments):
     """File to write the summary to, besides the run folder's summary.json."""
 
 
-def train_line(arguments: Sequence[str]) -> int:
-    parsed, typed = parse(TrainArguments, "train", arguments)
-    request = request_of(
-        parsed, typed, run_dir=parsed.run_dir, name=parsed.name, resume=parsed.resume, start_from=parsed.start_from
-    )
-    if asks_for_help(arguments):
-        # Help downloads nothing.
-        local: dict[str, Any] = {n: None for n in ("resume", "start_from") if "://" in (getattr(request, n) or "")}
-        print_preset_help(TrainArguments, "train", arguments, replace(request, **local))
-        return EXIT_DONE
+def train_line(arguments: TrainArguments) -> int:
+    request = arguments.request()
     resolved = complete(request)
     if resolved.preset_chosen and _fits(resolved.preset, request):
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
-    _check_options(parsed, resolved)
-    seeds: Sequence[int] = () if parsed.seeds is None else parse_seeds(parsed.seeds)
+    _check_options(arguments, resolved)
+    seeds: Sequence[int] = () if arguments.seeds is None else parse_seeds(arguments.seeds)
     if resolved.several is not None:
         seeds = resolved.several.seeds
-    folder = resolved.resume or parsed.run_dir
+    folder = resolved.resume or arguments.run_dir
     if folder is not None:
-        return _train_into(folder, parsed, request, resolved, seeds)
+        return _train_into(folder, arguments, request, resolved, seeds)
     folder = new_run_dir(resolved.name)
     try:
-        return _train_into(folder, parsed, request, resolved, seeds)
+        return _train_into(folder, arguments, request, resolved, seeds)
     finally:
         discard_if_empty(folder)
 
 
 def _train_into(
-    folder: Path, parsed: TrainArguments, request: TrainRequest, resolved: ResolvedRun, seeds: Sequence[int]
+    folder: Path, arguments: TrainArguments, request: TrainRequest, resolved: ResolvedRun, seeds: Sequence[int]
 ) -> int:
     """Train one run, or one for each of the seeds. Returns the exit code."""
     if not seeds:
-        return _train(parsed, resolved, folder)
+        return _train(arguments, resolved, folder)
     return train_seeds(
-        resolved, seeds, folder, changes=request.changed,
-        side_by_side=parsed.side_by_side, trust_imports=parsed.trust_imports, json=parsed.json,
-    )  # fmt: skip
+        resolved, seeds, folder, changes=request.changed, side_by_side=arguments.side_by_side, json=arguments.json
+    )
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
@@ -103,7 +90,6 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
                     preset=resolved.preset,
                     resume=resolved.resume is not None,
                     start_from=resolved.start_from,
-                    trust_imports=arguments.trust_imports,
                     stop=interrupts,
                 )
         except StoppedBeforeTrainingError:

@@ -11,7 +11,6 @@ from PIL import Image, ImageChops, ImageDraw, ImageFont
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec
-from launch.arguments import Operand
 from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
@@ -25,6 +24,7 @@ from launch.output import (
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath
+from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.seeds import episode_seeds

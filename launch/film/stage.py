@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -209,3 +210,14 @@ class Performance:
     def close(self) -> None:
         """Close the environment."""
         self.stage.close()
+
+
+def check_video(config: RunConfig) -> None:
+    """Draw one picture, where the run's evaluations are to be filmed on this machine."""
+    if not config.evaluation.video or config.address != "local":
+        return
+    try:
+        with closing(make_stage(config.environment)) as stage:
+            stage.reset(config.seed)
+    except ConfigurationError as error:
+        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error

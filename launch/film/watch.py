@@ -27,13 +27,13 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import zoo
-from launch.arguments import Operand
 from launch.film.stage import Frame, Performance, PlayedStep
 from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, quoted, write_json
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath, run_name, trust_option
+from launch.settings.parse import Operand
 from shared.errors import ConfigurationError
 
 _DEFAULT = zoo.FOLDER / "pong"

@@ -39,11 +39,10 @@ class Agent:
         folder: of the run.
         weights: which of its weights.
         seed: of the sampled actions.
-        trust_imports: import the modules that the settings of the run name, and run their code.
     """
 
-    def __init__(self, folder: RunFolder, weights: WeightsName, seed: int, *, trust_imports: bool = False) -> None:
-        config = folder.read_config("run", trust_imports=trust_imports)
+    def __init__(self, folder: RunFolder, weights: WeightsName, seed: int) -> None:
+        config = folder.read_config("run")
         self.config: RunConfig = config
         self._spec = folder.with_observation_mean(config, environment_spec(config.environment))
         self._environment = EnvironmentSide(config.environment, self._spec)
@@ -121,13 +120,13 @@ class Agent:
         return policy
 
 
-def load_agent(run: str, weights: WeightsName, seed: int, *, trust_imports: bool) -> Agent:
+def load_agent(run: str, weights: WeightsName, seed: int) -> Agent:
     """See `tributary_rl.load`."""
     if "://" not in run:
-        return Agent(RunFolder(run_path(run)), weights, seed, trust_imports=trust_imports)
+        return Agent(RunFolder(run_path(run)), weights, seed)
     with tempfile.TemporaryDirectory(prefix="tributary-run-") as folder:
         fetch(run, Path(folder))
-        return Agent(RunFolder(Path(folder)), weights, seed, trust_imports=trust_imports)
+        return Agent(RunFolder(Path(folder)), weights, seed)
 
 
 def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -15,13 +15,13 @@ from rich.console import Console
 from launch.commands.display import Display
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
-from launch.presets.settings_files import named
-from launch.request import ResolvedRun, complete, on_the_same_cluster, train_request
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
-from launch.run.folder import RunFolder, WeightsName, read_summary
+from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_summary
 from launch.run.status import discard_if_empty, new_run_dir, run_path
+from launch.settings.files import named
+from launch.settings.resolve import ResolvedRun, complete, on_the_same_cluster, train_request
 from launch.tensorflow_setup import share_tensorflow
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
@@ -101,9 +101,9 @@ class Run:
             policy=policy,
             weights=weights,
             seed=seed,
-            trust_imports=trust_imports,
         )
-        result = score(arguments, Console(quiet=True))
+        with imports_permitted(every=trust_imports):
+            result = score(arguments, Console(quiet=True))
         if result is None:
             raise KeyboardInterrupt
         return result
@@ -150,9 +150,9 @@ class Run:
             policy=policy,
             weights=weights,
             seed=seed,
-            trust_imports=trust_imports,
         )
-        return Picture(Path(film(arguments, Console(quiet=True))["file"]))
+        with imports_permitted(every=trust_imports):
+            return Picture(Path(film(arguments, Console(quiet=True))["file"]))
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -188,9 +188,9 @@ def resolved_run(
         name=name,
         resume=None if resume is None else str(resume),
         start_from=None if start_from is None else str(start_from),
-        trust_imports=trust_imports,
     )
-    resolved = complete(request)
+    with imports_permitted(every=trust_imports):
+        resolved = complete(request)
     if resolved.several is not None:
         raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
     return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
@@ -205,7 +205,6 @@ class Training:
         on_row: called with each row of numbers; if it returns False, the run is stopped.
         on_event: called with each event and this object; likewise.
         progress: print the lines of the run's progress.
-        trust_imports: see `launch.train.train`.
     """
 
     def __init__(
@@ -216,10 +215,8 @@ class Training:
         on_event: OnEvent | None = None,
         *,
         progress: bool,
-        trust_imports: bool,
     ) -> None:
-        self._run, self._on_row, self._on_event = run, on_row, on_event
-        self._progress, self._trust_imports = progress, trust_imports
+        self._run, self._on_row, self._on_event, self._progress = run, on_row, on_event, progress
         self._made = run.resume is None and run_dir is None
         self.path: Path = run.resume or (new_run_dir(run.name) if run_dir is None else Path(run_dir).absolute())
         self._started, self._ended = threading.Event(), threading.Event()
@@ -304,7 +301,6 @@ class Training:
                 preset=self._run.preset,
                 resume=self._run.resume is not None,
                 start_from=self._run.start_from,
-                trust_imports=self._trust_imports,
                 stop=self._stop,
                 command=["tributary_rl.train", self._run.preset],
             )

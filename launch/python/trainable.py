@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.machine import worker_path
-from launch.presets.settings_files import named, set_of_one_run
-from launch.request import changed_by_hand, resolved
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
 from launch.run.folder import RunFolder, holder_of, last_row
 from launch.run.saving import apply_changes, changes_since
+from launch.settings.files import named, set_of_one_run
+from launch.settings.resolve import changed_by_hand, resolved
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

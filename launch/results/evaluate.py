@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from launch.arguments import Operand
 from launch.machine import usable_cores
 from launch.output import (
     EXIT_DONE,
@@ -29,6 +28,7 @@ from launch.output import (
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.metrics import missing_info
 from launch.run.status import RunPath
+from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
@@ -70,7 +70,7 @@ class PlayArguments:
         """The settings of a run with this seed, protocol and policy, and the spec of its network."""
         from actors.environments import environment_spec
 
-        config = folder.read_config("run", trust_imports=self.trust_imports)
+        config = folder.read_config("run")
         spec = folder.with_observation_mean(config, environment_spec(config.environment))
         policy = config.evaluation.policy if self.policy == "as-trained" else self.policy
         config = replace(

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.spaces import json_bounds
-from launch.arguments import Operand
 from launch.output import (
     make_folder,
     print_line,
@@ -25,6 +24,7 @@ from launch.output import (
 from launch.results.evaluate import describe_protocol, load_policy
 from launch.run.folder import RunFolder, WeightsName
 from launch.run.status import RunPath
+from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
 
@@ -55,7 +55,7 @@ def export(arguments: ExportArguments) -> None:
         if find_spec(package) is None:
             raise setting_error("format", "onnx", f"needs {package}: pip install 'tributary-rl[onnx]'")
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run", trust_imports=arguments.trust_imports)
+    config = folder.read_config("run")
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(folder, config, spec, arguments.weights)
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
 
-from launch.arguments import Operand
 from launch.output import (
     check_can_be_written,
     hardware_line,
@@ -25,6 +24,7 @@ from launch.output import (
 from launch.results.curves import Band, XAxis, aggregates, bands, of_several_games, read_curve
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath
+from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:

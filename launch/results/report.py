@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from launch.arguments import Operand
 from launch.output import (
     check_can_be_written,
     duration,
@@ -50,6 +49,7 @@ from launch.results.plot import (
 from launch.run.folder import read_object, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.status import RunPath, run_status
+from launch.settings.parse import Operand
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
 from shared.types import StageSeconds

@@ -13,8 +13,9 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -53,6 +54,8 @@ _MOST_OF_AN_ERROR = 300
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 # Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
+# Modules that settings from files may name. None: every module.
+_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
 
 
 class RunFolder:
@@ -173,13 +176,10 @@ class RunFolder:
         write_json(self.settings_file, msgspec.to_builtins(config))
         trust_environment(config.environment)
 
-    def read_config(
-        self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
-    ) -> RunConfig:
-        """The resolved settings, with permission to make the environment. For arguments see `check_imports`."""
+    def read_config(self, setting: str = "resume") -> RunConfig:
+        """The resolved settings, of which the environment may be made; see `check_imports`."""
         config = self.read_settings(setting)
-        if not trust_imports:
-            check_imports(config.environment, named_modules, setting, self.name)
+        check_imports(config.environment, setting, self.name)
         return config
 
     def read_settings(self, setting: str = "resume") -> RunConfig:
@@ -204,14 +204,31 @@ def trust_environment(environment: EnvironmentConfig) -> None:
         _written_here.append(environment)
 
 
-def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:
-    """Refuse settings from a file that name modules, unless the user named the same modules or this process wrote them.
+@contextmanager
+def imports_permitted(*modules: str, every: bool = False) -> Iterator[None]:
+    """Permit settings from files to name these modules, or `every` module, within this context.
 
-    `setting` is the option that named the file or folder `place`, and `named_modules` are those typed beside it.
+    Opened by an entrance, with what its user has typed: the command line and the functions of `tributary_rl`.
     """
+    before = _permitted.get()
+    token = _permitted.set(None if every or before is None else before.union(modules))
+    try:
+        yield
+    finally:
+        _permitted.reset(token)
+
+
+def check_imports(environment: EnvironmentConfig, setting: str, place: str) -> None:
+    """Refuse settings from a file that name modules, unless they are permitted or this process wrote the settings.
+
+    `setting` is the option that named the file or folder `place`.
+    """
+    permitted = _permitted.get()
+    if permitted is None or environment in _written_here:
+        return
     # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
-    modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]
-    if modules and environment not in _written_here:
+    modules = [name for name in dict.fromkeys(environment.modules) if name not in permitted]
+    if modules:
         raise setting_error(
             setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
         )

@@ -250,20 +250,18 @@ class FirstWeights(NamedTuple):
     spec: "EnvironmentSpec"
 
 
-def weights_to_start_from(
-    config: RunConfig, spec: "EnvironmentSpec", other: RunFolder, *, trust_imports: bool = False
-) -> FirstWeights:
+def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: RunFolder) -> FirstWeights:
     """The best weights of another run, for a new run with these settings.
 
+    Makes its environment: its imports are checked where the settings of the new run are resolved.
+
     Raises:
-        ConfigurationError: it has none or another network, or names modules that the user has not permitted.
+        ConfigurationError: it has none or another network.
     """
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import environment_spec
 
-    # The user has permitted the modules of the new run already.
-    modules = config.environment.modules
-    before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
+    before = other.read_settings("start_from")
     for field in fields(before.network):
         was, now = getattr(before.network, field.name), getattr(config.network, field.name)
         if was != now:

@@ -1,7 +1,7 @@
 """The status of a run, its summary, the conditions of a resume, and its name on the command line; several seeds."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -226,7 +226,7 @@ def write_seeds(folder: Path, several: SeveralSeeds) -> None:
     )
 
 
-def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[str] = ()) -> SeveralSeeds | None:
+def read_seeds(folder: Path) -> SeveralSeeds | None:
     """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
     if not (folder / SEEDS_FILE).is_file():
         return None
@@ -236,8 +236,7 @@ def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[s
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
         raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
-    if not trust_imports:
-        check_imports(config.environment, named_modules, "resume", str(folder))
+    check_imports(config.environment, "resume", str(folder))
     return found
 
 

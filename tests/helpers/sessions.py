@@ -9,9 +9,9 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
-from launch.presets.settings_files import with_settings
 from launch.run.events import Message
 from launch.run.session import TrainingSession
+from launch.settings.files import with_settings
 from learner.learner import Learner
 from shared.config import RunConfig
 

@@ -9,8 +9,8 @@ import numpy as np
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
-from launch.presets.settings_files import with_settings
 from launch.run.folder import RunFolder, WeightsName, load_weights, write_weights
+from launch.settings.files import with_settings
 from shared.types import WeightSnapshot
 
 
@@ -30,7 +30,7 @@ def untrained(folder: Path, preset: str, **settings: Any) -> Path:
 def policy_of(run: Path, weights: WeightsName = "auto") -> tuple[Policy, EnvironmentSpec]:
     """The network of a run with its weights, and the facts about its environment."""
     folder = RunFolder(run)
-    config = folder.read_config("run", trust_imports=True)
+    config = folder.read_settings("run")
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     policy = Policy(config, spec, training=False)
     policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)

@@ -123,7 +123,7 @@ def test_exported_networks_take_the_mask_as_an_input(settings: dict[str, Any], t
 @pytest.mark.parametrize("name", ["one choice, info", "Q-learning"])
 def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy: PolicyName, tmp_path: Path) -> None:
     run = RunFolder(masked_run(tmp_path / "run", RUNS[name]))
-    performance = Performance(run, 3, PlayArguments(policy=policy, seed=1, trust_imports=True))
+    performance = Performance(run, 3, PlayArguments(policy=policy, seed=1))
     steps = [step for number in range(3) for step in performance.episode(number) if step.action is not None]
     performance.close()
     assert len(steps) > 15

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.checks import check_network
 from launch.cli import main
-from launch.commands.settings import MOST_USED, page, settings
 from launch.loop.inline import InlineExecutor
 from launch.machine import automatic_actors, thread_budget
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
+from launch.settings.check import check_network
+from launch.settings.help import MOST_USED, page, settings
 from shared.config import RunConfig, flat_settings
 
 

@@ -16,8 +16,8 @@ from gymnasium.spaces import Box, Discrete
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
-from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Message
+from launch.settings.files import with_settings
 from launch.train import Result, train
 from shared.config import RunConfig
 

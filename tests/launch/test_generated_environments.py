@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from launch.presets.settings_files import with_settings
+from launch.settings.files import with_settings
 from launch.train import TrainingFailedError, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

@@ -20,8 +20,6 @@ from launch.driver import train_in_process
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest, blocked
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
-from launch.presets.settings_files import with_settings
-from launch.request import resolved
 from launch.run.events import (
     Episodes,
     Event,
@@ -35,6 +33,8 @@ from launch.run.events import (
     Weights,
 )
 from launch.run.folder import RunFolder, holder_of
+from launch.settings.files import with_settings
+from launch.settings.resolve import resolved
 from launch.train import Result, TrainingFailedError, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

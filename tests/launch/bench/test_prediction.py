@@ -7,7 +7,7 @@ import pytest
 from launch.bench.throughput import agent_steps_per_gradient, predict, saturation_actors, unsteady
 from launch.machine import ACTOR_BYTES
 from launch.presets import PRESETS
-from launch.request import resolved
+from launch.settings.resolve import resolved
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 
 

@@ -42,7 +42,7 @@ def test_seeds_remember_the_run_that_they_start_from_for_a_resume_in_another_fol
     RunFolder(Path("first")).write_config(PRESETS["cartpole"].config)
     monkeypatch.setattr("launch.commands.seeds.train_in_turn", lambda *_: [])
     assert main(["train", "--start-from", "first", "--seeds", "1", "--run-dir", "seeds"]) == 0
-    several = read_seeds(Path("seeds"), trust_imports=False)
+    several = read_seeds(Path("seeds"))
     assert several is not None
     assert several.start_from == str(working_folder / "first")
 

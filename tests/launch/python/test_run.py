@@ -12,8 +12,8 @@ from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import run as module
 from launch.python.run import Training
-from launch.request import ResolvedRun
 from launch.run.events import Event, Message, Row, Started
+from launch.settings.resolve import ResolvedRun
 from launch.train import OnEvent, Result, TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -54,7 +54,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make_training(run: Run, on_row: Any = None, on_event: Any = None, *, progress: bool = False) -> Training:
         monkeypatch.setattr(module, "train_in_process", run)
         resolved = ResolvedRun(CONFIG, "cartpole")
-        return Training(resolved, tmp_path / "run", on_row, on_event, progress=progress, trust_imports=False)
+        return Training(resolved, tmp_path / "run", on_row, on_event, progress=progress)
 
     return make_training
 

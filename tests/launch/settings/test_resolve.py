@@ -9,9 +9,9 @@ import pytest
 from launch.cli import main
 from launch.on_ray.placement import aggregation_of
 from launch.presets import PRESETS
-from launch.presets.settings_files import with_settings
-from launch.request import TrainRequest, complete, resolved, rollouts_line
 from launch.run.folder import RunFolder
+from launch.settings.files import with_settings
+from launch.settings.resolve import TrainRequest, complete, resolved, rollouts_line
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

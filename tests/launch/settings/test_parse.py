@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from launch.arguments import Operand, parse
 from launch.commands.train import TrainArguments
-from shared.config import RunConfig
+from launch.settings.parse import Operand, Settings, parse
 from shared.errors import ConfigurationError
 
 
@@ -17,7 +16,7 @@ class Arguments:
     """A field of each kind."""
 
     words: Operand[tuple[str, ...]] = ()
-    config: RunConfig = field(default_factory=RunConfig)
+    settings: Settings = field(default_factory=dict)
     steps: int = 1
     mark: float | None = None
     sizes: tuple[int, ...] = ()
@@ -37,12 +36,12 @@ class OneRun:
 
 
 def own(line: str) -> Arguments:
-    return parse(Arguments, "test", line.split())[0]
+    return parse(Arguments, "test", line.split())
 
 
 def typed(line: str) -> dict[str, Any]:
     """The settings of a line."""
-    return parse(Arguments, "test", line.split())[1]
+    return parse(Arguments, "test", line.split()).settings
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_what_is_not_for_a_count_stays_as_it_was_typed() -> None:
 
 def test_operands_stand_before_between_and_after_options() -> None:
     assert own("x --steps 3 y --fast z") == Arguments(words=("x", "y", "z"), steps=3, fast=True)
-    assert parse(OneRun, "test", ["--policy", "p", "a"])[0] == OneRun(Path("a"), "p")
+    assert parse(OneRun, "test", ["--policy", "p", "a"]) == OneRun(Path("a"), "p")
 
 
 def test_the_last_of_several_counts() -> None:
@@ -170,4 +169,4 @@ def test_options_of_an_environment_are_numbers_and_truth_values_where_they_look_
 
 def test_a_tilde_that_the_shell_left_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert parse(TrainArguments, "train", ["--run-dir=~/runs/a"])[0].run_dir == tmp_path / "runs" / "a"
+    assert parse(TrainArguments, "train", ["--run-dir=~/runs/a"]).run_dir == tmp_path / "runs" / "a"

@@ -1,6 +1,6 @@
 """Every setting of a run: its name, type, default and help, from the docstrings of `shared.config`.
 
-They are printed by `--help`, as the page docs/settings.md (`python -m launch.commands.settings`), and as a file for
+They are printed by `--help`, as the page docs/settings.md (`python -m launch.settings.help`), and as a file for
 `--config`.
 """
 
@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from launch.arguments import HELP, fields_of, option_name
 from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.presets.settings_files import KINDS, NONE, SHORT_NAMES
+from launch.settings.files import KINDS, NONE, SHORT_NAMES, option_name
+from launch.settings.parse import fields_of
 from shared.config import OptionValue, RunConfig
 
 # The settings that most runs change, in `--help`. `--help-all` and docs/settings.md have all.
@@ -165,18 +165,12 @@ def shown(value: Any) -> str:
     return f"{value:,}" if type(value) is int and value >= _LONG else str(value)
 
 
-def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether a line contains --help or --help-all."""
-    return not set(HELP).isdisjoint(words)
-
-
 def print_help(
     command: type,
     title: str,
     words: Sequence[str] = (),
     config: RunConfig = PRESETS[DEFAULT_PRESET].config,
     preset: str = DEFAULT_PRESET,
-    program: str = "tributary",
 ) -> None:
     """Print the help of a command with the dataclass `command`.
 
@@ -206,7 +200,7 @@ def print_help(
         # Flags are off by default, and None has no text.
         value = f" ({shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
         rows.append((f"{option_name(name).removesuffix('-file')}{choices}{value}", texts[name]))
-    print(" ".join(["usage:", program, title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
+    print(" ".join(["usage: tributary", title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
     print(f"\n{_filled(purpose)}\n")
     for name, text in rows:
         print(f"  {name}\n{_filled(text if full else text.split('. ')[0].rstrip('.') + '.', indent=6)}")

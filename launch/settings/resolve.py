@@ -1,28 +1,32 @@
-"""A request to train: completed to the settings of a run, and checked before any worker starts."""
+"""From a request to the settings of a run: preset, file or earlier run, the changes, the number of actors."""
 
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from launch.checks import check_effects
 from launch.output import nearest, quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
-from launch.presets.settings_files import (
+from launch.run.folder import SEEDS_FILE, RunFolder, check_imports, imports_permitted
+from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
+from launch.settings.check import check_effects
+from launch.settings.files import (
     ConfigFile,
     chosen_in_toml,
     for_another_run,
     modules_of,
     named,
+    option_name,
     read_config_file,
     with_settings,
 )
-from launch.run.folder import SEEDS_FILE, RunFolder, check_imports
-from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
-from shared.config import ActorConfig, OptionValue, RunConfig
+from launch.settings.help import print_help
+from launch.settings.parse import ENVIRONMENT_OPTIONS, Operand, Settings, parse
+from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError, alternatives, setting_error
 from shared.registry import import_modules
 
@@ -52,21 +56,18 @@ class TrainRequest:
 
     Attributes:
         preset: name of a preset. None: the one for the environment.
-        settings: changes of the settings that the rest gives, by full names.
-        options: changes of single options of the environment, besides those in `settings`.
+        settings: changes of the settings that the rest gives, by full names. Options of the environment are added to
+            those that it has.
         config: a file of settings, TOML or a run's config.json.
-        trust_imports: import the modules that the settings of an earlier run name.
     """
 
     preset: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, OptionValue] = field(default_factory=dict)
     config: Path | None = None
     run_dir: str | Path | None = None
     name: str | None = None
     resume: str | None = None
     start_from: str | None = None
-    trust_imports: bool = False
 
     @property
     def environment_id(self) -> str | None:
@@ -81,9 +82,10 @@ class TrainRequest:
 
     def changed(self, config: RunConfig) -> RunConfig:
         """`config` with the changes of its settings."""
-        changed = changed_by_hand(config, self.settings)
-        options = {**changed.environment.options, **self.options}
-        return with_settings(changed, {"environment.options": options}) if self.options else changed
+        settings = dict(self.settings)
+        if isinstance(options := settings.get(ENVIRONMENT_OPTIONS), Mapping):
+            settings[ENVIRONMENT_OPTIONS] = {**config.environment.options, **options}
+        return changed_by_hand(config, settings)
 
 
 def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) -> TrainRequest:
@@ -138,7 +140,11 @@ def complete(request: TrainRequest) -> ResolvedRun:
     config = request.changed(base.config)
     if base.resume is not None:
         _check_resumed(base.config, config)
-    check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
+    if base.start_from is not None and base.start_from.is_dir():
+        # The run that trains reads its settings, in another process.
+        with imports_permitted(*config.environment.modules):
+            RunFolder(base.start_from).read_config("start_from")
+    check_effects(config, request.settings)
     try:
         check_effects(config, base.chosen_in_file)
     except ConfigurationError as error:
@@ -160,7 +166,7 @@ def _check_resumed(before: RunConfig, now: RunConfig) -> None:
     for source in dict.fromkeys(_DERIVED_FROM.values()):
         value = attrgetter(source)(now)
         if value is not None and value != attrgetter(source)(before):
-            derived = [f"--{name.replace('_', '-')}" for name, other in _DERIVED_FROM.items() if other == source]
+            derived = [option_name(name) for name, other in _DERIVED_FROM.items() if other == source]
             problem = f"is divided when a run begins, and a resumed run keeps its shares; set {alternatives(derived)}"
             raise setting_error(source, value, problem)
 
@@ -172,7 +178,7 @@ def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig
         if name not in chosen or value is None:
             continue
         if source in chosen:
-            raise setting_error(source, value, f"decides on --{name.replace('_', '-')}; leave one out")
+            raise setting_error(source, value, f"decides on {option_name(name)}; leave one out")
         config = with_settings(config, {source: None})
     return config
 
@@ -252,16 +258,18 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:
-    """The same as `complete` before the user's changes."""
-    if request.resume is not None:
-        return _of_resumed_run(request)
+    """The same as `complete` before the user's changes, whose modules may be imported."""
+    with imports_permitted(*request.modules):
+        return _of_new_run(request) if request.resume is None else _of_resumed_run(request)
+
+
+def _of_new_run(request: TrainRequest) -> ResolvedRun:
     file = None if request.config is None else read_config_file(request.config)
     start_from = None if request.start_from is None else run_path(request.start_from)
     from_preset = request.preset is not None or (file is not None and file.preset is not None)
     if start_from is not None and not from_preset:
         other = RunFolder(start_from)
-        config = other.read_config("start_from", trust_imports=request.trust_imports, named_modules=request.modules)
-        config = for_another_run(config)
+        config = for_another_run(other.read_config("start_from"))
         started = ResolvedRun(config, other.outputs.name, start_from=start_from)
     else:
         chosen = not from_preset and start_from is None
@@ -293,13 +301,11 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         path = path.parent
     folder = RunFolder(path)
     folder.check_goes_on()
-    trust, modules = request.trust_imports, request.modules
-    several = read_seeds(folder.path, trust_imports=trust, named_modules=modules)
+    several = read_seeds(folder.path)
     if several is not None:
         start_from = None if several.start_from is None else Path(several.start_from)
         return ResolvedRun(several.config, several.preset, folder.path, start_from, several)
-    config = folder.read_config(trust_imports=trust, named_modules=modules)
-    return ResolvedRun(config, DEFAULT_PRESET, folder.path)
+    return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
 
 
 def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, RunConfig]:
@@ -310,8 +316,7 @@ def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, Run
     import_modules(request.modules)
     if file is not None and file.whole:
         config = file.over(RunConfig())
-        if not request.trust_imports:
-            check_imports(config.environment, request.modules, "config", str(file.path))
+        check_imports(config.environment, "config", str(file.path))
         return request.preset or file.preset or DEFAULT_PRESET, config
     if file is not None:
         import_modules(modules_of(file.settings))
@@ -333,3 +338,38 @@ def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:
         return config
     context = ray.get_runtime_context()
     return config if context.worker.mode != ray.WORKER_MODE else replace(config, address=context.gcs_address)
+
+
+# ---- Commands that start from a preset: `[PRESET] [SETTINGS]` as in `tributary train`
+
+
+@dataclass(frozen=True)
+class PresetArguments:
+    """The first fields of a command that takes `[PRESET] [SETTINGS]` as `tributary train` does."""
+
+    preset: Operand[str | None] = None
+    settings: Settings = field(default_factory=dict)
+    config_file: Path | None = None
+    """File of settings, as in tributary train."""
+    trust_imports: bool = False
+    """With --config: import the modules that the file names, as in tributary train."""
+
+    def request(self, **changed: Any) -> TrainRequest:
+        """The request of the line, with further settings."""
+        where = {name: getattr(self, name, None) for name in ("run_dir", "name", "resume", "start_from")}
+        return train_request(self.preset, {**self.settings, **changed}, config=self.config_file, **where)
+
+
+def show_help(command: type, title: str, words: Sequence[str]) -> None:
+    """Print the help of a command, with the settings that its line starts from."""
+    base = ResolvedRun(PRESETS[DEFAULT_PRESET].config, DEFAULT_PRESET)
+    if issubclass(command, PresetArguments):
+        # The line may have a mistake, which its author is looking up.
+        with suppress(ConfigurationError):
+            request = parse(command, title, words).request()
+            # Help downloads nothing.
+            urls: dict[str, Any] = {
+                name: None for name in ("resume", "start_from") if "://" in (getattr(request, name) or "")
+            }
+            base = base_settings(replace(request, **urls))
+    print_help(command, title, words, base.config, base.preset)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from spaces import Given, registered
 
 from launch.cli import main
-from launch.commands.settings import as_toml
 from launch.presets import PRESETS, preset_for
-from launch.presets.settings_files import read_config_file, with_settings
-from launch.request import TrainRequest, base_settings
+from launch.settings.files import read_config_file, with_settings
+from launch.settings.help import as_toml
+from launch.settings.resolve import TrainRequest, base_settings
 from launch.train import Result
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -38,8 +38,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"actor.environments": "many"}, "--actor.environments many: must be a whole number"),
     "fraction": ({"actor.environments": 1.5}, "--actor.environments 1.5: must be a whole number"),
     "optional": ({"stop_at_return": "high"}, "--stop-at-return high: must be a number"),
-    "of two kinds": ({"actors": 1.5}, "--actors 1.5: must be a whole number or text"),
-    "in a sequence": ({"network.hidden_sizes": [8, "x"]}, "expected int, got str - at $[1]"),
+    "of two kinds": ({"actors": 1.5}, "--actors 1.5: must be a number, auto, or MIN:MAX"),
+    "in a sequence": ({"network.hidden_sizes": [8, "x"]}, "--network.hidden-sizes x: must be a whole number"),
     "one of three": ({"optimizer.name": "adamw"}, "--optimizer.name adamw: must be rmsprop, adam or sgd"),
     "choice": ({"network": {"activation": "swish"}}, "--network.activation swish: must be tanh or relu"),
     "together": ({"method.n_step": 33}, "--method.n-step 33: is more than --actor.unroll-length 32"),

@@ -4,20 +4,21 @@ All functions raise a ConfigurationError about unknown names and invalid values.
 """
 
 import json
+import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
+from decimal import Decimal
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import msgspec
-
-from launch.output import nearest
+from launch.output import nearest, typed_path
 from launch.presets import PRESETS
-from shared.config import RunConfig
+from shared.config import OptionValue, RunConfig
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
 # TOML has no null. The command line uses the same word.
@@ -32,8 +33,9 @@ SHORT_NAMES = {
 """Short names of settings on the command line."""
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
-# As in messages of the command line, which reads more forms: 2M, 1e-3.
-_KIND_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+# 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
+_COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
+_POWERS = {"k": 3, "m": 6}
 
 
 class ConfigFile(NamedTuple):
@@ -94,7 +96,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     sections: dict[str, dict[str, Any]] = {}
     for name, value in named(settings).items():
         section, _, field = name.rpartition(".")
-        sections.setdefault(section, {})[field] = _converted(name, value)
+        sections.setdefault(section, {})[field] = read_value(name, KINDS[name], value)
     changed = sections.pop("", {})
     changed |= {section: replace(getattr(config, section), **fields) for section, fields in sections.items()}
     return replace(config, **changed)
@@ -140,7 +142,7 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         elif name not in _SECTIONS:
             near = similar(name, [*_SECTIONS, *KINDS])
             advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
-            raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{advice}")
+            raise ConfigurationError(f"{option_name(name)}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
@@ -148,20 +150,97 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             raise setting_error(name, value, f"is a group of settings, like {example}")
 
 
-def _converted(name: str, value: Any) -> Any:
-    kind = KINDS[name]
-    if value == NONE and NoneType in get_args(kind):
-        return None
-    # A number of NumPy.
-    value = value.item() if hasattr(value, "item") else value
+# ---- One value: the only place that reads its type, from a file, a dictionary or the text of a command line
+
+
+def read_value(name: str, kind: Any, value: Any) -> Any:
+    """A value of the type `kind` for the setting or option `name`, from text or from a value of Python.
+
+    The annotation of a type may be a function that reads it.
+    """
+    kinds, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated:
+        return kinds[1](value) if callable(kinds[1]) else read_value(name, kinds[0], value)
+    if origin in (Union, UnionType):
+        if NoneType in kinds and value in (None, NONE):
+            return None
+        *others, last = [other for other in kinds if other is not NoneType]
+        for other in others:
+            with suppress(ConfigurationError):
+                return read_value(name, other, value)
+        return read_value(name, last, value)
+    if origin is Literal:
+        if value in kinds:
+            return value
+        raise setting_error(name, value, f"must be {alternatives(kinds)}")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise setting_error(name, value, "must be a sequence")
+        return tuple(read_value(name, kinds[0], element) for element in value)
+    if origin is dict:
+        return _options(name, value)
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        # The message of msgspec has the place in a sequence or a mapping.
-        kinds = () if get_origin(kind) in (tuple, dict) else get_args(kind) or (kind,)
-        expected = [_KIND_NAMES.get(each, each) for each in kinds if each is not NoneType]
-        problem = f"must be {alternatives(expected)}" if expected else one_line(error).replace("`", "").lower()
-        raise setting_error(name, value, problem) from error
+        # One of NumPy.
+        return _READERS[kind](value.item() if hasattr(value, "item") else value)
+    except ValueError as error:
+        raise setting_error(name, value, str(error)) from error
+
+
+def _options(name: str, value: Any) -> dict[str, OptionValue]:
+    if not (isinstance(value, Mapping) and all(isinstance(each, str | int | float) for each in value.values())):
+        raise setting_error(name, value, "must be names, each with a number, True, False or text")
+    return {str(option): each for option, each in value.items()}
+
+
+def _count(value: Any) -> int:
+    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is not None:
+        digits, suffix, exponent = match.groups()
+        power = _POWERS[suffix.lower()] if suffix else int(exponent or 0)
+        number = Decimal(digits.replace(",", "").replace("_", "")).scaleb(power)
+        # 1.5 is no count, and 1.0 is more likely a mistake than a 1.
+        if number == number.to_integral_value() and ("." not in digits or power):
+            return int(number)
+    if isinstance(value, int | float) and not isinstance(value, bool) and int(value) == value:
+        return int(value)
+    raise ValueError("must be a whole number, like 20000, 20k, 2M or 2e4")
+
+
+def _number(value: Any) -> float:
+    for read in () if isinstance(value, bool) else (float, _count):
+        with suppress(ValueError, TypeError):
+            return float(read(value))
+    raise ValueError("must be a number, like 0.001, 1e-3 or 2M")
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool) and str(value).lower() not in ("true", "false"):
+        raise ValueError("must be True or False")
+    return str(value).lower() == "true"
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError("must be text")
+    return str(value)
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    int: _count,
+    float: _number,
+    bool: _truth,
+    str: _text,
+    # A shell leaves the ~ of --run-dir=~/runs to the command.
+    Path: typed_path,
+}
+
+
+# ---- Names
+
+
+def option_name(name: str) -> str:
+    """A field or a setting as it is typed: --optimizer.learning-rate."""
+    return f"--{name.replace('_', '-')}"
 
 
 def similar(name: str, known: Collection[str]) -> list[str]:

@@ -14,22 +14,22 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
-from launch.checks import (
+from launch.cli import main
+from launch.film.stage import check_video
+from launch.presets import PRESETS
+from launch.python.run import resolved_run
+from launch.run.folder import RunFolder
+from launch.settings.check import (
     MAY_CHANGE,
     check_checkpoint,
     check_effects,
     check_network,
     check_schedules,
-    check_video,
     resume_lines,
 )
-from launch.cli import main
-from launch.commands.settings import as_toml, settings
-from launch.presets import PRESETS
-from launch.presets.settings_files import KINDS, with_settings
-from launch.python.run import resolved_run
-from launch.request import ResolvedRun, TrainRequest, complete
-from launch.run.folder import RunFolder
+from launch.settings.files import KINDS, with_settings
+from launch.settings.help import as_toml, settings
+from launch.settings.resolve import ResolvedRun, TrainRequest, complete
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError

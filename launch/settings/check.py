@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -14,12 +13,12 @@ import numpy as np
 from launch.loop.trace import read_trace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
-from launch.presets.settings_files import KINDS
 from launch.run.folder import RunFolder
+from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.config.checks import For, declared
-from shared.errors import ConfigurationError, alternatives, place, setting_error, typed_line
+from shared.errors import alternatives, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import scheduled
 
@@ -166,20 +165,6 @@ def _observations(spec: "EnvironmentSpec") -> str:
     return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
 
 
-def check_video(config: RunConfig) -> None:
-    """Draw one picture, where the run's evaluations are to be filmed on this machine."""
-    if not config.evaluation.video or config.address != "local":
-        return
-    # It draws pictures, which `--help` does without.
-    from launch.film.stage import make_stage
-
-    try:
-        with closing(make_stage(config.environment)) as stage:
-            stage.reset(config.seed)
-    except ConfigurationError as error:
-        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
-
-
 # What a resume may change: a name, or the beginning of names. Weights, slots, moments, counts and returns are of a run
 # with the other settings, so that they would mean something else.
 MAY_CHANGE = (
@@ -221,7 +206,7 @@ def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
     before = folder.read_settings()
     frames = read_state(folder.checkpoints)["ledger"]["sampled"] * config.frames_per_agent_step
     lines = [
-        f"changed:      --{name.replace('_', '-')} {was} → {now}"
+        f"changed:      {option_name(name)} {was} → {now}"
         for name, (was, now) in changes_of_resume(config, before).items()
     ]
     then, now = (
