@@ -88,6 +88,15 @@ def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(log_std + 0.5 * math.log(2.0 * math.pi * math.e), axis=-1)
 
 
+def spherical(outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """μ and log σ of N(μ, σ²I) with σ² = log(1 + exp x), where x is the last of the outputs.
+
+    Mnih et al. 2016 (arXiv 1602.01783, section 9 of the supplement). float32 [..., D + 1] -> [..., D] and [..., 1].
+    """
+    # 1e-6 keeps the logarithm finite.
+    return outputs[..., :-1], 0.5 * tf.math.log(tf.math.softplus(outputs[..., -1:]) + 1e-6)
+
+
 def state_dependent_log_std(features: tf.Tensor, log_std: tf.Tensor) -> tf.Tensor:
     """log σ(s) of an action a = μ(s) + Wᵀz(s), with W_hd ~ N(0, σ_hd²) drawn anew: σ_d(s)² = Σ_h z_h(s)² σ_hd².
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
-from shared.distributions import allowed, categorical_sample, masked_logits
+from shared.distributions import allowed, categorical_sample, masked_logits, spherical
 from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
@@ -121,6 +121,14 @@ class GaussianNoise(RandomStream):
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         mean = output.heads["policy"]
         return mean + tf.exp(output.parameters["log_std"]) * self.generator.normal(tf.shape(mean))
+
+
+class SphericalNoise(RandomStream):
+    """Samples N(μ, σ²I) independently at each step, by the head "policy", see `spherical`."""
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        mean, log_std = spherical(output.heads["policy"])
+        return mean + tf.exp(log_std) * self.generator.normal(tf.shape(mean))
 
 
 class StateDependentNoise(RandomStream):

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from launch.output import write_json
-from launch.presets import DEFAULT_PRESET, PRESETS
+from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings
 
@@ -44,11 +44,14 @@ def presets(arguments: PresetsArguments) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "network", "description"):
         table.add_column(heading, no_wrap=heading != "description")
-    for name, preset in PRESETS.items():
-        default = " (default)" * (name == DEFAULT_PRESET)
-        # Extras like [box2d] would be read as markup.
-        description = escape(preset.description)
-        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
+    for title, group in PRESET_GROUPS.items():
+        table.add_section()
+        table.add_row(f"[bold]{title}")
+        for name, preset in group.items():
+            default = " (default)" * (name == DEFAULT_PRESET)
+            # Extras like [box2d] would be read as markup.
+            description = escape(preset.description)
+            table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
     console = Console()
     if not console.is_terminal:
         # One line for each preset, for programs that read the list.

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from launch.output import nearest
 from shared.config import (
     ActorConfig,
     EnvironmentConfig,
@@ -89,6 +90,63 @@ _IMPALA_SHALLOW = RunConfig(
     method=MethodConfig(reduction="sum", value_cost=0.5, entropy_cost=0.01, discount=0.99),
     optimizer=OptimizerConfig(learning_rate=6e-4, epsilon=0.01, max_gradient_norm=40.0),
     actor=ActorConfig(environments=32, unroll_length=20),
+)
+
+# Mnih et al. 2016 (arXiv 1602.01783, section 5.1 and section 8 of the supplement), whose numbers are the defaults of
+# `RunConfig` unless they stand here. The environments of one actor are the paper's 16 threads: they share the weights
+# for one rollout, and their gradients are added. The paper draws the learning rate from [1e-4, 1e-2]; that of 7e-4, the
+# ε of 0.1, the norm of 40 and the weight of 0.5 are what its authors have told others.
+_A3C = RunConfig(
+    total_frames=320_000_000,
+    environment=EnvironmentConfig(id="ALE/Pong-v5"),
+    network=NetworkConfig(name="a3c_cnn", centre_observations=False),
+    method=MethodConfig(reduction="sum", discount=0.99, value_cost=0.5, entropy_cost=0.01),
+    optimizer=OptimizerConfig(
+        name="rmsprop", learning_rate=7e-4, schedule="linear", decay=0.99, epsilon=0.1, max_gradient_norm=40.0
+    ),
+    actor=ActorConfig(environments=16, unroll_length=5),
+    learner=LearnerConfig(gradients_per_update=1),
+)
+
+_A3C_LSTM = replace(_A3C, network=replace(_A3C.network, recurrent="lstm"))
+
+_NSTEP_Q = replace(
+    _A3C,
+    method=MethodConfig(
+        name="q_learning", reduction="sum", discount=0.99, target_network=True, target_interval_agent_steps=10_000
+    ),
+    exploration=ExplorationConfig(final_epsilons=(0.1, 0.01, 0.5), annealing_frames=4_000_000),
+)
+
+_ONESTEP_Q = replace(_NSTEP_Q, method=replace(_NSTEP_Q.method, n_step=1))
+
+_ONESTEP_SARSA = replace(_NSTEP_Q, method=replace(_ONESTEP_Q.method, name="sarsa"))
+
+# Section 9 of the supplement: 200 ReLU units for each of policy and value, and an entropy cost of 1e-4. It draws the
+# learning rate from [1e-4, 1e-1], and makes one update of each episode, without a bootstrap: here of 32 agent steps.
+_A3C_CONTINUOUS = replace(
+    _A3C,
+    total_frames=2_000_000,
+    log_every_seconds=5.0,
+    environment=EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False, reward_scale=0.1),
+    network=NetworkConfig(name="mlp", hidden_sizes=(200,), activation="relu"),
+    method=replace(_A3C.method, entropy_cost=1e-4),
+    exploration=ExplorationConfig(noise="spherical"),
+    actor=ActorConfig(environments=16, unroll_length=32),
+)
+
+# A2C with the Atari settings of Stable-Baselines3's zoo. One actor waits for each update before it acts again.
+_A2C = RunConfig(
+    actors=1,
+    total_frames=40_000_000,
+    environment=EnvironmentConfig(id="ALE/Pong-v5", terminal_on_life_loss=True),
+    network=NetworkConfig(name="nature_cnn", centre_observations=False),
+    method=MethodConfig(reduction="mean", discount=0.99, value_cost=0.25, entropy_cost=0.01),
+    optimizer=OptimizerConfig(
+        name="rmsprop", learning_rate=7e-4, schedule="constant", decay=0.99, epsilon=1e-5, max_gradient_norm=0.5
+    ),
+    actor=ActorConfig(environments=16, unroll_length=5),
+    learner=LearnerConfig(gradients_per_update=1),
 )
 
 # Classic control, Box2D, MuJoCo and MiniGrid; and any other environment, by its observations.
@@ -244,13 +302,30 @@ _CAR_RACING = replace(
 )
 
 DEFAULT_PRESET = "pong"
-PRESETS: dict[str, Preset] = {
+
+# The methods as they were published. No environment chooses one of these.
+AS_PUBLISHED: dict[str, Preset] = {
+    "a3c": Preset("A3C as in the paper (arXiv 1602.01783)", _A3C),
+    "a3c-lstm": Preset("A3C with an LSTM of 256 units, as in the paper", _A3C_LSTM),
+    "a3c-continuous": Preset("A3C with a Gaussian policy, for continuous actions, as in the paper", _A3C_CONTINUOUS),
+    "nstep-q": Preset("asynchronous n-step Q-learning as in the paper", _NSTEP_Q),
+    "onestep-q": Preset("asynchronous one-step Q-learning as in the paper", _ONESTEP_Q),
+    "onestep-sarsa": Preset("asynchronous one-step Sarsa as in the paper", _ONESTEP_SARSA),
+    "a2c": Preset("A2C, synchronous, by the Atari settings of Stable-Baselines3's zoo", _A2C),
+    "impala-shallow": Preset("IMPALA's settings, shallow; 200 M frames", _IMPALA_SHALLOW),
+}
+
+_OF_THE_DEFAULT: dict[str, Preset] = {
     "pong": Preset("Pong to a mean return of 18; the default", _PONG, usual_agent_steps=475_000),
-    "pong-q": Preset("Pong to a mean return of 10 by n-step Q-learning", _PONG_Q),
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", _BREAKOUT),
     "atari": Preset("any game: --environment.id ALE/…-v5; 40 M frames, a lost life is terminal", _ATARI),
     "atari-sticky": Preset("any game by Machado et al. 2018: sticky actions, all 18 actions", _ATARI_STICKY),
-    "impala-shallow": Preset("any game by the settings of IMPALA, shallow; 200 M frames", _IMPALA_SHALLOW),
+    "pong-q": Preset("Pong to a mean return of 10 by n-step Q-learning", _PONG_Q),
+    "vectors": Preset("any environment that shows no images: --environment.id …", _VECTORS),
+    "images": Preset("any environment that shows images, but for Atari: --environment.id …", _IMAGES),
+}
+
+_OF_TASKS: dict[str, Preset] = {
     "cartpole": Preset(
         "CartPole-v1 to a mean of 475 over 100 evaluation episodes", _CARTPOLE, usual_agent_steps=130_000
     ),
@@ -269,9 +344,32 @@ PRESETS: dict[str, Preset] = {
     "halfcheetah": Preset("HalfCheetah-v5 to a mean of 2,000; pip install 'tributary-rl[mujoco]'", _HALFCHEETAH),
     "hopper": Preset("Hopper-v5 to a mean of 1,500; [mujoco] as well", _HOPPER),
     "minigrid": Preset("MiniGrid-Empty-8x8-v0 to a mean of 0.9; pip install 'tributary-rl[minigrid]'", _MINIGRID),
-    "vectors": Preset("any environment that shows no images: --environment.id …", _VECTORS),
-    "images": Preset("any environment that shows images, but for Atari: --environment.id …", _IMAGES),
 }
+
+PRESET_GROUPS: dict[str, dict[str, Preset]] = {
+    "the default and its family: asynchronous PPO": _OF_THE_DEFAULT,
+    "methods as they were published; --environment.id for another game": AS_PUBLISHED,
+    "tasks": _OF_TASKS,
+}
+PRESETS: dict[str, Preset] = {name: preset for group in PRESET_GROUPS.values() for name, preset in group.items()}
+
+# The nearest preset of a method that another library has by this name.
+_NEAREST = {
+    "ppo": "pong is asynchronous PPO on Pong, atari on any game, vectors on any other task",
+    "appo": "pong and atari are asynchronous PPO",
+    "impala": "impala-shallow has IMPALA's settings; V-trace has nothing to correct, since actors compute gradients",
+    "dqn": "nstep-q and onestep-q are Q-learning without a replay memory",
+    "pqn": "pong-q is PQN with several actors",
+    "sarsa": "onestep-sarsa is the paper's",
+    "q": "nstep-q and onestep-q are the paper's",
+    "a3c-ff": "a3c has no memory, a3c-lstm has one",
+    "reinforce": "a3c with --actor.unroll-length as long as an episode comes nearest",
+}
+
+
+def advice_on_name(word: str) -> str:
+    """The end of a message about an unknown preset."""
+    return f": {_NEAREST[word.lower()]}" if word.lower() in _NEAREST else nearest(word, PRESETS)
 
 
 def usual_agent_steps(preset: str, config: RunConfig) -> int | None:
@@ -293,7 +391,8 @@ def preset_for(environment_id: str) -> str | None:
 
     config = EnvironmentConfig(id=environment_id, frame_skip=1)
     import_modules(config.modules)
-    for name, preset in PRESETS.items():
+    presets = _OF_THE_DEFAULT | _OF_TASKS
+    for name, preset in presets.items():
         if preset.config.environment.id == config.registered_id and name not in ("vectors", "images"):
             return name
     try:
@@ -301,7 +400,7 @@ def preset_for(environment_id: str) -> str | None:
     except LookupError:
         return None
     if game is not None:
-        same_game = (name for name, preset in PRESETS.items() if _game(preset.config.environment.id) == game)
+        same_game = (name for name, preset in presets.items() if _game(preset.config.environment.id) == game)
         return next(same_game, "atari")
     try:
         return "images" if environment_spec(config).images else "vectors"

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from launch.output import nearest, typed_path
-from launch.presets import PRESETS
+from launch.output import typed_path
+from launch.presets import PRESETS, advice_on_name
 from shared.config import OptionValue, RunConfig
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
@@ -79,9 +79,7 @@ def read_config_file(path: Path) -> ConfigFile:
     whole, settings = path.suffix == ".json", read_settings_file(path, "config")
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     if not whole and preset is not None and preset not in PRESETS:
-        raise ConfigurationError(
-            f"{path}: unknown preset {preset}{nearest(str(preset), PRESETS)}; see tributary presets"
-        )
+        raise ConfigurationError(f"{path}: unknown preset {preset}{advice_on_name(str(preset))}; see tributary presets")
     try:
         found = named(settings)
     except ConfigurationError as error:

@@ -9,8 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from launch.output import nearest, quoted
-from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
+from launch.output import quoted
+from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
 from launch.run.folder import SEEDS_FILE, RunFolder, check_imports, imports_permitted
 from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
 from launch.settings.check import check_effects
@@ -95,7 +95,7 @@ def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) ->
     if _ID.search(word):
         return TrainRequest(None, {"environment.id": word, **settings}, **more)
     if word not in PRESETS:
-        raise ConfigurationError(f"unknown preset {word}{nearest(word, PRESETS)}; see tributary presets")
+        raise ConfigurationError(f"unknown preset {word}{advice_on_name(word)}; see tributary presets")
     return TrainRequest(word, settings, **more)
 
 

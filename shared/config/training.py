@@ -72,12 +72,16 @@ class ExplorationConfig:
     0.4, 0.3 and 0.3 as in the paper, of any other number of values with equal probabilities."""
     annealing_frames: Annotated[int, Range(1), _Q_LEARNING] = 4_000_000
     """ε-greedy methods: global frames over which ε falls linearly from 1 to its final value."""
-    noise: Annotated[Literal["independent", "state_dependent"], _GAUSSIAN] = "independent"
-    """Noise of Gaussian policies. independent: drawn at each step. state_dependent: a linear function of the last
-    hidden layer, kept for several steps (arXiv 2005.05719)."""
+    noise: Annotated[Literal["independent", "spherical", "state_dependent"], _GAUSSIAN] = "independent"
+    """Noise of Gaussian policies. independent: drawn at each step, with a free σ for each dimension of an action.
+    spherical: the same, with one σ² = log(1 + exp x) for all dimensions, where x is one more output of the policy, as
+    in the paper. state_dependent: a linear function of the last hidden layer, kept for several steps (arXiv
+    2005.05719)."""
     noise_persistence_agent_steps: Annotated[int, Range(1), _GAUSSIAN, For("exploration.noise", "state_dependent")] = 16
     """State-dependent noise: mean number of agent steps for which an environment keeps its function."""
-    initial_log_std: Annotated[float, Range(-20, 2), _GAUSSIAN] = 0.0
+    initial_log_std: Annotated[
+        float, Range(-20, 2), _GAUSSIAN, For("exploration.noise", "independent", "state_dependent")
+    ] = 0.0
     """Gaussian policies: initial log σ, in units of half the range of an action."""
 
     def __post_init__(self) -> None:

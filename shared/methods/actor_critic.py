@@ -10,9 +10,10 @@ from shared.distributions import (
     categorical_mode,
     gaussian_entropy,
     gaussian_log_prob,
+    spherical,
     state_dependent_log_std,
 )
-from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
+from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, SphericalNoise, StateDependentNoise
 from shared.losses import actor_critic_loss, standardised
 from shared.methods.method import (
     Method,
@@ -34,7 +35,8 @@ class ActorCritic(Method):
 
     Discrete actions: a categorical policy, or one for each of several choices that are made at once. Continuous ones: a
     diagonal Gaussian, whose mean is the policy head and whose log σ is a free parameter per action dimension, or, with
-    state-dependent noise, per hidden unit and action dimension (Raffin et al. 2022, arXiv 2005.05719). The density is
+    state-dependent noise, per hidden unit and action dimension (Raffin et al. 2022, arXiv 2005.05719). With spherical
+    noise the policy head has one more output, for a σ of all dimensions (section 9 of the supplement). The density is
     that of the action as it was sampled; clipping to the environment's bounds happens in the environment.
 
     Later gradients of a rollout, with newer weights than those that acted, use the clipped ratio of Schulman et al.
@@ -66,10 +68,10 @@ class ActorCritic(Method):
 
     def heads(self) -> tuple[Head, ...]:
         # Nearly zero at the start: a uniform policy, or a mean at the middle of the range.
-        return Head("policy", self.actions.size, gain=0.01), Head("value", 1, gain=1.0)
+        return Head("policy", self.actions.size + self._spherical, gain=0.01), Head("value", 1, gain=1.0)
 
     def parameters(self, features: int) -> dict[str, Float32Array]:
-        if not self.actions.continuous:
+        if not self.actions.continuous or self._spherical:
             return {}
         exploration = self.config.exploration
         shape = (features, self.actions.size) if exploration.noise == "state_dependent" else (self.actions.size,)
@@ -78,6 +80,8 @@ class ActorCritic(Method):
     def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:  # noqa: ARG002
         if not self.actions.continuous:
             return CategoricalSampler(seed, self.actions.choices)
+        if self._spherical:
+            return SphericalNoise(seed)
         if self.config.exploration.noise == "independent":
             return GaussianNoise(seed)
         return StateDependentNoise(
@@ -85,8 +89,9 @@ class ActorCritic(Method):
         )
 
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
-        policy = output.heads["policy"]
-        return policy if self.actions.continuous else categorical_mode(policy, self.actions.choices)
+        if self.actions.continuous:
+            return self._gaussian(output)[0]
+        return categorical_mode(output.heads["policy"], self.actions.choices)
 
     def value(self, output: NetworkOutput) -> tf.Tensor:
         return tf.squeeze(output.heads["value"], axis=-1)
@@ -98,13 +103,14 @@ class ActorCritic(Method):
         """log π(a | s), or its log-density: float32 of the batch shape of `actions`."""
         if not self.actions.continuous:
             return categorical_log_prob(output.heads["policy"], actions, self.actions.choices)
-        return gaussian_log_prob(output.heads["policy"], self._log_std(output), actions)
+        return gaussian_log_prob(*self._gaussian(output), actions)
 
     def entropy(self, output: NetworkOutput) -> tf.Tensor:
         """Entropy of the policy in nats, differential for a Gaussian: float32 of the batch shape."""
         if not self.actions.continuous:
             return categorical_entropy(output.heads["policy"], self.actions.choices)
-        return gaussian_entropy(tf.broadcast_to(self._log_std(output), tf.shape(output.heads["policy"])))
+        mean, log_std = self._gaussian(output)
+        return gaussian_entropy(tf.broadcast_to(log_std, tf.shape(mean)))
 
     def targets(
         self,
@@ -157,8 +163,16 @@ class ActorCritic(Method):
             statistics |= loss.drift._asdict()
         return MethodLoss(loss.total, statistics)
 
-    def _log_std(self, output: NetworkOutput) -> tf.Tensor:
+    @property
+    def _spherical(self) -> bool:
+        return self.actions.continuous and self.config.exploration.noise == "spherical"
+
+    def _gaussian(self, output: NetworkOutput) -> tuple[tf.Tensor, tf.Tensor]:
+        """μ float32 [..., D] and log σ of the policy, which broadcasts to it."""
+        mean = output.heads["policy"]
+        if self._spherical:
+            return spherical(mean)
         log_std = output.parameters["log_std"]
         if self.config.exploration.noise == "independent":
-            return log_std
-        return state_dependent_log_std(output.features, log_std)
+            return mean, log_std
+        return mean, state_dependent_log_std(output.features, log_std)
