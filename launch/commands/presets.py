@@ -13,6 +13,8 @@ from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings
 
+_DEFAULT = " (default)"
+
 
 @dataclass(frozen=True)
 class ConfigArguments(PresetArguments):
@@ -41,20 +43,25 @@ class PresetsArguments:
 
 
 def presets(arguments: PresetsArguments) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("preset", "environment", "network", "description"):
-        table.add_column(heading, no_wrap=heading != "description")
-    for title, group in PRESET_GROUPS.items():
-        table.add_section()
-        table.add_row(f"[bold]{title}")
-        for name, preset in group.items():
-            default = " (default)" * (name == DEFAULT_PRESET)
-            # Extras like [box2d] would be read as markup.
-            description = escape(preset.description)
-            table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
     console = Console()
     if not console.is_terminal:
         # One line for each preset, for programs that read the list.
         console.width = max(console.width, 240)
-    console.print(table)
+    widths = {
+        "preset": max(map(len, PRESETS)) + len(_DEFAULT),
+        "environment": max(len(preset.config.environment.id) for preset in PRESETS.values()),
+        "network": max(len(preset.config.network.name) for preset in PRESETS.values()),
+    }
+    first = next(iter(PRESET_GROUPS))
+    for title, group in PRESET_GROUPS.items():
+        table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=title == first)
+        for heading, width in widths.items():
+            table.add_column(heading, no_wrap=True, min_width=width)
+        table.add_column("description")
+        for name, preset in group.items():
+            default = _DEFAULT * (name == DEFAULT_PRESET)
+            # Extras like [box2d] would be read as markup.
+            description = escape(preset.description)
+            table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
+        console.print(table)
     write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})

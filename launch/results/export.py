@@ -180,8 +180,9 @@ def _action(spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.actions.continuous:
         action: dict[str, Any] = {"kind": "continuous"}
         meaning = (
-            "policy is the mean m; the action is low + (m + 1) / 2 * (high - low) where both bounds are finite, "
-            "else m; clipped to each finite bound, in the dtype of the space, rounded where that has integers"
+            "policy is the mean m, with spherical noise without its last number; the action is low + (m + 1) / 2 * "
+            "(high - low) where both bounds are finite, else m; clipped to each finite bound, in the dtype of the "
+            "space, rounded where that has integers"
         )
     elif spec.actions.choices:
         action = {"kind": "several discrete", "choices": list(spec.actions.choices)}

@@ -99,7 +99,7 @@ def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_writ
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("noise", [None, "independent", "state_dependent"])
+@pytest.mark.parametrize("noise", [None, "independent", "spherical", "state_dependent"])
 def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_is_reused(
     noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest
 ) -> None:

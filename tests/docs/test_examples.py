@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -36,6 +36,7 @@ from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkC
 from shared.layout import ParameterLayout
 from shared.networks import KerasNetwork, Network
 from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry, class_of
+from shared.types import Rollout
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
@@ -251,22 +252,17 @@ def test_each_task_is_done_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_network", raising=False)
 
 
-FILE = EXAMPLES / "one_page.py"
-
-
-@pytest.fixture
-def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("one_page", FILE)
+def page(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def settings(page: ModuleType) -> RunConfig:
+def settings(page: ModuleType, method: MethodConfig) -> RunConfig:
     return RunConfig(
         environment=EnvironmentConfig(id="CartPole-v1", frame_skip=1, clip_rewards=False),
         network=NetworkConfig(name="mlp", hidden_sizes=(page.UNITS, page.UNITS)),
-        method=MethodConfig(discount=page.DISCOUNT, value_cost=page.VALUE_COST, entropy_cost=page.ENTROPY_COST),
         optimizer=OptimizerConfig(
             learning_rate=page.LEARNING_RATE,
             schedule="constant",
@@ -275,13 +271,14 @@ def settings(page: ModuleType) -> RunConfig:
             max_gradient_norm=page.MAX_GRADIENT_NORM,
         ),
         actor=ActorConfig(environments=page.ENVIRONMENTS, unroll_length=page.UNROLL_LENGTH),
+        method=method,
     )
 
 
-def as_on_the_page(layout: ParameterLayout, flat: np.ndarray) -> list[np.ndarray]:
-    """A flat vector of the system as the page's list: the policy before the value, hidden layers before heads."""
+def as_on_the_page(layout: ParameterLayout, flat: np.ndarray, heads: Sequence[str]) -> list[np.ndarray]:
+    """A flat vector of the system as a page's list: the first head before the second, hidden layers before heads."""
     named = dict(zip(layout.names, layout.split(flat), strict=True))
-    layers = [f"{head}{part}" for head in ("policy", "value") for part in ("_hidden1", "_hidden2", "")]
+    layers = [f"{head}{part}" for head in heads for part in ("_hidden1", "_hidden2", "")]
     return [named[f"{layer}/{kind}"] for layer in layers for kind in ("kernel", "bias")]
 
 
@@ -289,27 +286,65 @@ def largest_difference(ours: list[np.ndarray], theirs: list[tf.Tensor]) -> float
     return max(float(np.abs(a - b.numpy()).max() / np.abs(a).max()) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_ten_updates_of_the_page_are_those_of_the_system(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings(page)
+def assert_same_updates(
+    page: ModuleType, config: RunConfig, heads: Sequence[str], step: Callable, rollouts: list[Rollout]
+) -> tuple[Learner, Any]:
+    """The first 20 updates of the system and of a page are equal, of the same rollouts.
+
+    `step` differentiates a rollout by the page's learner, applies the gradients, and returns them.
+    """
     spec = environment_spec(config.environment)
     policy = Policy(config, spec)
     learner, actor = Learner(config, policy.layout, policy.initial_parameters()), Actor(config, spec, 0)
-    rollouts = recording(monkeypatch)
-    start = as_on_the_page(policy.layout, policy.initial_parameters())
+    start = as_on_the_page(policy.layout, policy.initial_parameters(), heads)
     assert [tuple(w.shape) for w in page.initial_weights(4, 2)] == [values.shape for values in start]
     shared = page.Learner([tf.Variable(values) for values in start])
-    for _ in range(10):
-        report = actor.run(learner.snapshot())
-        gradients = page.gradient(shared.snapshot(), page.Rollout(*rollouts.pop()[:5]))
-        assert largest_difference(as_on_the_page(policy.layout, report.gradient), gradients) < 1e-4
+    for _ in range(20):
+        report = actor.run(learner.snapshot(), learner.target_snapshot())
+        gradients = step(shared, rollouts.pop())
+        assert largest_difference(as_on_the_page(policy.layout, report.gradient, heads), gradients) < 1e-4
         learner.submit(report)
-        shared.apply(gradients)
-    assert learner.version == shared.version == 10
-    weights = as_on_the_page(policy.layout, learner.snapshot().parameters)
+    weights = as_on_the_page(policy.layout, learner.snapshot().parameters, heads)
     assert largest_difference(weights, shared.weights) < 1e-4
     assert max(float(np.abs(a - b).max()) for a, b in zip(weights, start, strict=True)) > 1e-3
     actor.close()
+    return learner, shared
 
 
-def test_the_page_is_a_page() -> None:
-    assert len(FILE.read_text().splitlines()) <= 150
+def test_updates_of_the_page_are_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    a3c = page("one_page")
+    method = MethodConfig(discount=a3c.DISCOUNT, value_cost=a3c.VALUE_COST, entropy_cost=a3c.ENTROPY_COST)
+
+    def step(learner: Any, rollout: Rollout) -> list[tf.Tensor]:
+        gradients = a3c.gradient(learner.snapshot(), a3c.Rollout(*rollout[:5]))
+        learner.apply(gradients)
+        return gradients
+
+    config = settings(a3c, method)
+    learner, shared = assert_same_updates(a3c, config, ("policy", "value"), step, recording(monkeypatch))
+    assert learner.version == shared.version == 20
+
+
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
+def test_updates_of_the_page_of_q_learning_are_those_of_the_system(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Across several updates of the target network."""
+    q = page("one_page_q")
+    monkeypatch.setattr(q, "TARGET_INTERVAL", 300)
+
+    def step(learner: Any, rollout: Rollout) -> list[tf.Tensor]:
+        gradients = q.gradient(*learner.snapshot(), q.Rollout(*rollout[:6]), name == "sarsa")
+        learner.apply(gradients, int(rollout.mask.sum()))
+        return gradients
+
+    method = MethodConfig(
+        name=name, discount=q.DISCOUNT, reduction="sum", target_interval_agent_steps=q.TARGET_INTERVAL
+    )
+    config = settings(q, method)
+    learner, shared = assert_same_updates(q, config, ("action_values",), step, recording(monkeypatch))
+    assert learner.target_updates >= 4
+    assert learner.account.ledger.sampled == shared.steps
+
+
+@pytest.mark.parametrize(("name", "lines"), [("one_page", 150), ("one_page_q", 165)])
+def test_a_page_is_a_page(name: str, lines: int) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= lines

@@ -12,9 +12,10 @@ from shared.distributions import (
     categorical_sample,
     gaussian_entropy,
     gaussian_log_prob,
+    spherical,
     state_dependent_log_std,
 )
-from shared.exploration import EpsilonGreedy, GaussianNoise, StateDependentNoise, final_epsilons
+from shared.exploration import EpsilonGreedy, GaussianNoise, SphericalNoise, StateDependentNoise, final_epsilons
 from shared.networks import NetworkOutput
 
 
@@ -60,6 +61,21 @@ def test_actions_are_sampled_from_the_density_in_the_loss(noise: str) -> None:
     np.testing.assert_allclose(actions.mean(axis=0), mean[0], atol=5 * deviation.max() / count**0.5)
     np.testing.assert_allclose(actions.std(axis=0), deviation, rtol=0.02)
     assert np.abs(actions).max() > 1.0
+
+
+def test_spherical_actions_are_sampled_from_the_density_in_the_loss() -> None:
+    """σ² = log(1 + exp x) of the last output, for all dimensions: its closed forms, and the moments of samples."""
+    outputs = np.tile([[0.3, -2.0, 1.5]], (40_000, 1)).astype(np.float32)
+    mean, log_std = spherical(tf.constant(outputs[:1]))
+    variance = np.log1p(np.exp(1.5))
+    action = np.array([[1.0, -1.0]], np.float32)
+    expected = -0.5 * ((0.7**2 + 1.0) / variance) - np.log(2 * np.pi * variance)
+    assert float(gaussian_log_prob(mean, log_std, tf.constant(action))[0]) == pytest.approx(expected, rel=1e-5)
+    entropy = gaussian_entropy(tf.broadcast_to(log_std, mean.shape))
+    assert float(entropy[0]) == pytest.approx(np.log(2 * np.pi * np.e * variance), rel=1e-5)
+    actions = SphericalNoise(1).sample(NetworkOutput({"policy": tf.constant(outputs)}, tf.zeros((1, 1)), {})).numpy()
+    np.testing.assert_allclose(actions.mean(axis=0), [0.3, -2.0], atol=5 * variance**0.5 / 200)
+    np.testing.assert_allclose(np.cov(actions.T), variance * np.eye(2), atol=0.05)
 
 
 def test_state_dependent_noise_persists_and_is_renewed_at_its_rate() -> None:

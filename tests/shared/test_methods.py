@@ -149,7 +149,9 @@ def test_every_method_trains_cartpole_inline(name: str, cartpole: RunConfig) -> 
     assert untrained(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20) == set()
 
 
-@pytest.mark.parametrize(("noise", "scaling"), [("independent", "running"), ("state_dependent", "bounds")])
+@pytest.mark.parametrize(
+    ("noise", "scaling"), [("independent", "running"), ("spherical", "none"), ("state_dependent", "bounds")]
+)
 def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartpole: RunConfig) -> None:
     config = replace(
         cartpole,
