@@ -20,6 +20,8 @@ from shared.types import Float32Array, Rollout, WeightSnapshot
 
 # `AdvantageMoments`.
 _MOMENTS = tf.TensorSpec((3,), tf.float64)
+# Whether they have those of the rollout itself.
+_COUNTED = tf.TensorSpec((), tf.bool)
 
 
 class RolloutPart(NamedTuple):
@@ -171,7 +173,7 @@ class Minibatches(Gradients):
         a_float = tf.TensorSpec(shape, tf.float32)
         minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
         states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
-        self._targets = Graph(self._targets_graph, [_MOMENTS, a_float, *signature])
+        self._targets = Graph(self._targets_graph, [_MOMENTS, _COUNTED, a_float, *signature])
         self._gradient = Graph(
             self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states]
         )
@@ -183,6 +185,8 @@ class Minibatches(Gradients):
         self._returns: Float32Array = np.zeros(shape, np.float32)
         self._advantages: Float32Array = np.zeros(shape, np.float32)
         self._moments: AdvantageMoments | None = None
+        # Those that came with the weights of the first gradient of the rollout.
+        self._before = AdvantageMoments()
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -208,7 +212,7 @@ class Minibatches(Gradients):
 
     def begin(self, rollout: Rollout) -> None:
         moments = np.array(self.recent_advantages, np.float64)
-        results = self._targets(moments, self._values, *rollout_arrays(rollout))
+        results = self._targets(moments, np.bool_(False), self._values, *rollout_arrays(rollout))
         self._returns, self._advantages, own = (result.numpy() for result in results)
         self._moments = AdvantageMoments(*own.tolist()) if self._standardises else None
         self._rollout, self._reported = rollout, 0
@@ -256,7 +260,9 @@ class Minibatches(Gradients):
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
         return random.permutation(self._drawable).astype(np.int32)
 
-    def _targets_graph(self, moments: tf.Tensor, values: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _targets_graph(
+        self, moments: tf.Tensor, counted: tf.Tensor, values: tf.Tensor, *rollout: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         """Returns and advantages float32 [T, B], and the advantages' own moments float64 [3]."""
         # Eager graphs pass arrays here, too.
         tensors, moments = rollout_tensors(rollout), tf.convert_to_tensor(moments)
@@ -264,7 +270,7 @@ class Minibatches(Gradients):
             self._policy.network, self._target_network, tensors, tf.convert_to_tensor(values)
         )
         if self._standardises:
-            advantages, moments = standardised_by_recent(advantages, tensors.mask, moments)
+            advantages, moments = standardised_by_recent(advantages, tensors.mask, moments, counted)
         return returns, advantages, moments
 
     def _gradient_graph(
@@ -311,26 +317,32 @@ class WholeRollouts(Minibatches):
         super().__init__(config, spec, policy, seed)
         signature = rollout_signature(config, spec, policy.network.state_units)
         log_probs = tf.TensorSpec(self._log_probs.shape, tf.float32)
-        self._gradient = Graph(self._whole_gradient_graph, [_MOMENTS, log_probs, *signature])
+        self._gradient = Graph(self._whole_gradient_graph, [_MOMENTS, _COUNTED, log_probs, *signature])
 
     def begin(self, rollout: Rollout) -> None:
         self._rollout, self._reported = rollout, 0
 
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
+        if self._reported == 0:
+            self._before = self.recent_advantages
+        # The learner has counted those of the first gradient of this rollout by the time that it has newer weights.
+        counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
-        gradient, statistics, own = self._gradient(moments, self._log_probs, *rollout_arrays(rollout))
+        gradient, statistics, own = self._gradient(
+            moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)
+        )
         if self._standardises and self._reported == 0:
             self._moments = AdvantageMoments(*own.numpy().tolist())
         return gradient, statistics
 
     def _whole_gradient_graph(
-        self, moments: tf.Tensor, log_probs: tf.Tensor, *rollout: tf.Tensor
+        self, moments: tf.Tensor, counted: tf.Tensor, log_probs: tf.Tensor, *rollout: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
         tensors, network, method = rollout_tensors(rollout), self._policy.network, self._policy.method
         with tf.GradientTape() as tape:
             output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
             values = tf.stop_gradient(method.value(output))
-            returns, advantages, moments = self._targets_graph(moments, values, *rollout)
+            returns, advantages, moments = self._targets_graph(moments, counted, values, *rollout)
             log_probs = tf.convert_to_tensor(log_probs)
             loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, returns, advantages, log_probs))
         return *self._differentiated(tape, loss), moments

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
-from shared.moments import with_newer
+from shared.moments import WINDOW, with_newer
 
 Reduction = Literal["sum", "mean"]
 
@@ -150,23 +150,44 @@ def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.reduce_sum(mask) > 1.5, scaled, advantages)
 
 
-def standardised_by_recent(advantages: tf.Tensor, mask: tf.Tensor, moments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Advantages float32 [...] by the moments of those of about the last 1,024 agent steps of all actors and their own.
+def standardised_by_recent(
+    advantages: tf.Tensor, mask: tf.Tensor, moments: tf.Tensor, counted: bool | tf.Tensor = False
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Advantages by the moments of an exponential window of 1,024 agent steps of all actors, and their own.
 
     For small rollouts. Within 64 consecutive steps of one environment all advantages may be of one sign, and
-    standardised among themselves half of them would change it: in LunarLander, a crash would be praised.
+    standardised among themselves half of them would change it: in LunarLander, a crash would be praised. While the
+    window is not full, what is missing counts as advantages of 0 in the mean: the first ones keep their signs.
 
-    `moments` float64 [3] are the `AdvantageMoments` before these; zeros at the start. Returns those of these too.
+    `moments` float64 [3] are the `AdvantageMoments` before these; zeros at the start. With `counted` they have those of
+    these already. Returns those of these too, for the window. There one advantage at most doubles the variance: one of
+    100 deviations would scale the policy terms of all actors by 0.3 for thousands of agent steps.
+
     In float32 the variance would be lost where the mean is a thousand deviations. An actor's own last 1,024 agent steps
     would not do: a thousand actors play a million meanwhile.
     """
     taken, steps = (tf.cast(x, tf.float64) for x in (selected(advantages, mask), mask))
-    own = tf.stack([tf.reduce_sum(steps), tf.reduce_sum(taken), tf.reduce_sum(tf.square(taken))])
-    number, total, squares = tf.unstack(with_newer(moments, own, tf.maximum))
-    mean = total / tf.maximum(number, 1.0)
-    variance = tf.maximum(squares / tf.maximum(number, 1.0) - tf.square(mean), 0.0)
-    scaled = tf.cast((taken - mean) * tf.math.rsqrt(variance + 1e-8), tf.float32)
+    count = tf.reduce_sum(steps)
+    before = tf.unstack(moments)
+    window = tf.where(counted, moments, with_newer(moments, _sums(count, taken), tf.maximum))
+    number, total, squares = tf.unstack(window)
+    mean = total / tf.maximum(number, WINDOW)
+    # Around `mean`, which is not that of the window while it is not full.
+    variance = (squares - 2.0 * mean * total) / tf.maximum(number, 1.0) + tf.square(mean)
+    scaled = tf.cast((taken - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
+
+    centre = before[1] / tf.maximum(before[0], 1.0)
+    spread = tf.maximum(before[2] / tf.maximum(before[0], 1.0) - tf.square(centre), 0.0)
+    limit = tf.sqrt(WINDOW * spread)
+    bounded = tf.where(steps > 0.5, tf.clip_by_value(taken, centre - limit, centre + limit), 0.0)
+    # Advantages that were all equal bound nothing.
+    own = _sums(count, tf.where(spread > 0.0, bounded, taken))
     return selected(scaled, mask), own
+
+
+def _sums(count: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
+    """`AdvantageMoments` [3] of `count` advantages, 0 where they are masked."""
+    return tf.stack([count, tf.reduce_sum(taken), tf.reduce_sum(tf.square(taken))])
 
 
 class ActionValueLoss(NamedTuple):

@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
 
-# The agent steps of a rollout of the presets for images, in which one actor's advantages are standardised.
-_RECENT_STEPS = 1024
+WINDOW = 1024
+"""Agent steps of the exponential window of `AdvantageMoments`: those of 710 steps ago have half the weight. As many as
+a rollout of the presets for images has, in which one actor's advantages are standardised."""
 
 
 class AdvantageMoments(NamedTuple):
@@ -21,8 +22,11 @@ class AdvantageMoments(NamedTuple):
 
 
 def with_newer(moments: Any, newer: Any, maximum: Callable = max) -> Any:
-    """`AdvantageMoments` as [3] of about the last 1,024 agent steps: those of `newer` ones push old ones out."""
-    return maximum(1.0 - newer[0] / _RECENT_STEPS, 0.0) * moments + newer
+    """`AdvantageMoments` [3] in an exponential window: those of n `newer` agent steps scale the old ones by 1 - n/1024.
+
+    The number of agent steps rises to 1,024, or is that of a larger rollout.
+    """
+    return maximum(1.0 - newer[0] / WINDOW, 0.0) * moments + newer
 
 
 class Moments(NamedTuple):

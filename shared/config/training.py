@@ -45,7 +45,8 @@ class MethodConfig:
     """actor_critic: schedule of ε, by the names of --optimizer.schedule and over the same frames."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
-    --actor.fresh-gradients those of the last 1,024 agent steps of all actors, since their rollouts are small."""
+    --actor.fresh-gradients those of all actors in an exponential window of 1,024 agent steps, since their rollouts
+    are small."""
     target_network: Annotated[bool, _Q_LEARNING] = True
     """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
     (arXiv 2407.04811)."""

@@ -356,6 +356,13 @@ def test_advantages_are_standardised_by_the_moments_that_came_with_the_weights(m
         assert of_reports[0][0] == agent_steps
         assert of_reports[1:] == [None] * (len(reports) - 1)
         policy_loss[mean] = reports[0].statistics["policy_loss"]
+        if minibatches == 1:
+            # Newer weights come with moments that have those of the first gradient: they are not counted again.
+            assert run(actor, config, of_weights[0]) == Played()
+            one = run(actor, config, of_weights[1])
+            newer = with_newer(np.array(of_weights[1].advantage_moments), np.array(one.advantage_moments))
+            other = run(actor, config, of_weights[1]._replace(advantage_moments=AdvantageMoments(*newer)))
+            assert other.statistics["policy_loss"] == pytest.approx(one.statistics["policy_loss"], rel=1e-3)
     # They are positive: above the last ones around 0, and below those around 50.
     assert policy_loss[0.0] < 0.0
     assert policy_loss[50.0] > 5.0
@@ -389,17 +396,42 @@ def test_small_rollouts_are_standardised_by_the_moments_of_the_last_ones_too() -
     mask = np.ones((4, 1), np.float32)
     first = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     found, before = losses.standardised_by_recent(first, mask, np.zeros(3))
-    np.testing.assert_allclose(found, (first - 2.5) / first.std(), rtol=1e-5)
+    # The window lacks 1,020, which count as 0 in the mean: all are positive, and stay so.
+    mean = 10 / 1024
+    np.testing.assert_allclose(found, (first - mean) / np.sqrt(np.square(first - mean).mean()), rtol=1e-5)
     mask[3] = 0.0
     # All are worse than the first ones, and stay so.
     second = np.array([[-5.0], [-6.0], [-7.0], [99.0]], np.float32)
     kept = 1 - 3 / 1024
     number, total, squares = kept * 4 + 3, kept * 10 - 18, kept * 30 + 110
     np.testing.assert_allclose(with_newer(before.numpy(), np.array([3, -18, 110])), [number, total, squares])
-    mean = total / number
-    expected = (second - mean) / np.sqrt(squares / number - mean**2)
+    mean = total / 1024
+    expected = (second - mean) / np.sqrt((squares - 2 * mean * total) / number + mean**2)
     expected[3] = 0.0
     found, own = losses.standardised_by_recent(second, mask, before)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_array_equal(own, [3, -18, 110])
     assert (expected[:3] < 0.0).all()
+    # Where the window has these already, they are not counted again.
+    again, _ = losses.standardised_by_recent(second, mask, np.array([number, total, squares]), counted=True)
+    np.testing.assert_allclose(again, expected, rtol=1e-5)
+
+
+def test_one_advantage_at_most_doubles_the_variance_of_the_window() -> None:
+    generator, mask = np.random.default_rng(0), np.ones((64, 1), np.float32)
+    window = np.array([1024.0, 0.0, 1024.0])
+    advantages = generator.normal(0.0, 1.0, (64, 1)).astype(np.float32)
+    plain, own = losses.standardised_by_recent(advantages, mask, window)
+    np.testing.assert_allclose(own[2], np.square(advantages).sum(), rtol=1e-5)
+    advantages[7] = 1e5
+    _, own = losses.standardised_by_recent(advantages, mask, window)
+    number, _, squares = with_newer(window, own.numpy())
+    assert squares / number < 2.2
+    # Another actor's terms keep their size.
+    later, _ = losses.standardised_by_recent(plain, mask, with_newer(window, own.numpy()))
+    assert float(np.std(later)) > 0.6 * float(np.std(plain))
+    # A new scale is that of the window after two of it.
+    for _ in range(2 * 1024 // 64):
+        _, own = losses.standardised_by_recent(plain * 1e3, mask, window)
+        window = with_newer(window, own.numpy())
+    assert np.sqrt(window[2] / window[0]) == pytest.approx(1e3 * float(np.std(plain)), rel=0.2)
