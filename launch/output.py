@@ -142,6 +142,12 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+def mean_return(value: float | None, episodes: int) -> str:
+    """The mean of the last 100 returns; of fewer with their number, since the first episodes to end are the short ones."""
+    shown = number(value, ".2f")
+    return shown if value is None or episodes >= 100 else f"{shown} of {episodes}"
+
+
 def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 

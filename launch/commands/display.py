@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.interrupts import blocked
-from launch.output import duration, number, print_line, quoted
+from launch.output import duration, mean_return, number, print_line, quoted
 from launch.presets import usual_agent_steps
 from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.status import trust_option
@@ -180,8 +180,8 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
     )
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
-        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {number(p.mean_return_100, '.2f')} | "
-        f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
+        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | "
+        f"return {mean_return(p.mean_return_100, p.episodes)} | updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
         f"dropped {_dropped(p)} | {statistics}{' '.join(_time_left(p, config))}"
     )
 
@@ -205,7 +205,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
         ("updates", f"{p.updates:,}", "updates/s", f"{p.updates_per_second:,.1f}"),
-        ("return, last 100", number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
+        ("return, last 100", mean_return(p.mean_return_100, p.episodes), "episodes", f"{p.episodes:,}"),
         ("policy lag mean/max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", f"{dropped:,}"),
         ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
         *_statistics_rows(p),

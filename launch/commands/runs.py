@@ -18,6 +18,7 @@ from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
     duration,
+    mean_return,
     number,
     print_line,
     quoted,
@@ -170,7 +171,7 @@ def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:
         run.config.environment.id,
         run.status.replace("_", " "),
         f"{short}, {100 * frames / most:.0f} %",
-        number(row.get("mean_return_100"), ".2f"),
+        mean_return(row.get("mean_return_100"), row.get("episodes", 100)),
         number(row.get("evaluation_return"), ".2f"),
         duration(row.get("elapsed_seconds")),
     )
