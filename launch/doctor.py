@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from launch.machine import ACTOR_BYTES, busy, load_average, machine_bytes, usable_cores
+from launch.machine import actors_in, busy, load_average, machine_bytes, usable_cores
 from launch.output import source_digest, versions
 from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
@@ -139,7 +139,7 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     ):
         if f"{name}_error" in report:
             found.append((f"the {name} does not run: {report[f'{name}_error']}", advice))
-    if report["memory_bytes"] < 2 * ACTOR_BYTES:
+    if not actors_in(report["memory_bytes"], learner=True):
         found.append((f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"))
     shared = report["shared_memory_bytes"]
     if shared is not None and shared < _LEAST_SHARED_BYTES:

@@ -23,6 +23,8 @@ PROCESSES = "/proc"
 CONTROL_GROUPS = "/sys/fs/cgroup"
 # Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
+# The learner's process, and Ray's and the driver beside it.
+LEARNER_BYTES = 900 * 2**20
 _LOAD_SAMPLES, _LOAD_SAMPLE_SECONDS = 10, 0.1
 # Share of its cores that a measurement needs for itself. The system's own processes take some of the rest.
 _NEEDED_SHARE = 0.75
@@ -72,6 +74,11 @@ def busy(load: float) -> str | None:
     if load + _NEEDED_SHARE * usable_cores() <= total:
         return None
     return f"load average {load:.1f} on {total} core{'s' * (total > 1)}"
+
+
+def actors_in(memory: int, *, learner: bool) -> int:
+    """Number of actors with room in so many bytes, beside the learner's process if that is there, too."""
+    return max(0, memory - LEARNER_BYTES * learner) // ACTOR_BYTES
 
 
 def _control_groups() -> Iterator[Path]:
@@ -136,7 +143,7 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
     Raises:
         ConfigurationError: the actors do not fit into its memory.
     """
-    cores, places = usable_cores(), machine_bytes() // ACTOR_BYTES
+    cores, places = usable_cores(), actors_in(machine_bytes(), learner=True)
     least, most = config.actor_range
     actors = min(automatic_actors(cores), max(places, 1))
     if config.executor == "inline" and config.actors == "auto":
@@ -149,8 +156,8 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
         raise setting_error(
             "actors",
             actors,
-            f"there is room for {places} actors of about {ACTOR_BYTES >> 20} MiB each in the "
-            f"{machine_bytes() >> 30} GiB of this machine",
+            f"there is room for {places} actors of about {ACTOR_BYTES >> 20} MiB each, beside {LEARNER_BYTES >> 20} of "
+            f"the learner, in the {machine_bytes() / 2**30:.1f} GiB of this machine",
         )
     return ThreadBudget(cores, actors)
 

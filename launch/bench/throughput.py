@@ -30,7 +30,7 @@ from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_co
 from launch.bench.learner import measure_learner
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
-from launch.machine import ACTOR_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
 from launch.output import print_line, provenance, write_json
 from launch.run.events import Event, Row
 from launch.settings.check import check_network
@@ -163,7 +163,7 @@ def predict(config: RunConfig, actor_seconds: float, learner_seconds: float, cor
     return {
         "cores": cores,
         "actors": actors,
-        "memory_gib": actors * ACTOR_BYTES / 2**30,
+        "memory_gib": (actors * ACTOR_BYTES + LEARNER_BYTES) / 2**30,
         "gradients_per_second": limits[held_back_by],
         "agent_steps_per_second": agent_steps,
         "frames_per_second": frames,

@@ -181,7 +181,8 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | "
-        f"return {mean_return(p.mean_return_100, p.episodes)} | updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
+        f"return {mean_return(p.mean_return_100, p.episodes)} | "
+        f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
         f"dropped {_dropped(p)} | {statistics}{' '.join(_time_left(p, config))}"
     )
 

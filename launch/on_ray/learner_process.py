@@ -51,6 +51,8 @@ _NOT_SENT = re.compile(r"videos/.*|(.*/)?events\.out\.tfevents\..*")
 
 VIEW_SECONDS = 1.0
 _COPY_SECONDS = 10.0
+# A copy of hundreds of megabytes over a slow network.
+_LAST_COPY_SECONDS = 300.0
 # A learner that dies again and again has a lasting cause, which another one would meet too.
 _MOST_RESTARTS = 3
 
@@ -117,12 +119,13 @@ class LearnerProcess:
                 apply_changes(start.folder, start.sent.files)
         config, spec = start.config, start.spec
 
+        made: list[Executor] = []
+
         def executor_from(first_actor_id: int) -> Executor:
             cluster = None if start.node is None else ClusterView(start.node)
-            actors = start.budget.actors
-            if start.aggregation.level == "node":
-                return NodesExecutor(config, spec, actors, first_actor_id, cluster)
-            return RayExecutor(config, spec, actors, first_actor_id, cluster=cluster)
+            kind = NodesExecutor if start.aggregation.level == "node" else RayExecutor
+            made.append(kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster))
+            return made[0]
 
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
         early = None if start.resume else executor_from(0)
@@ -144,8 +147,8 @@ class LearnerProcess:
                 started=start.started,
             )
         except BaseException:
-            if early is not None:
-                early.close()
+            for executor in made:
+                executor.close()
             raise
 
     def run(self) -> Summary:
@@ -274,6 +277,8 @@ class RemoteLearner:
         self._folder, self._copies = folder, copies
         self._stamps: dict[str, Stamp] = {}
         self._copied = time.monotonic()
+        # The call whose result the next copy is.
+        self._next_changes: Any = None
         self._say, self._copy_fails = say, False
         # The call whose result the next view is, the last progress, and whether there has been one.
         self._next_view: Any = None
@@ -288,7 +293,7 @@ class RemoteLearner:
             # Before the result, which may be an error: a run that fails has saved. After the death of the process
             # there is nothing to copy, and the result has the reason.
             with suppress(RayActorError):
-                self._copy()
+                self._copy_last()
             summary: Summary = ray.get(self._result)
             return summary
         # Ten seconds of metrics and log are what the death of the learner's machine costs the copy.
@@ -296,14 +301,32 @@ class RemoteLearner:
             self._copy()
         return None
 
-    def _copy(self) -> None:
-        """Update the copy. A full disk here ends no run elsewhere."""
+    def _copy_last(self) -> None:
+        """Update the copy to what a run has left, unless its node does not respond any more."""
+        # Changes that are under way may be of before the end.
+        for _ in range(1 if self._next_changes is None else 2):
+            if not self._copy(_LAST_COPY_SECONDS):
+                self._say(
+                    f"warning: the copy of the run in {self._folder} is not complete: the learner's machine did not "
+                    f"respond within {_LAST_COPY_SECONDS:.0f} seconds"
+                )
+
+    def _copy(self, most_seconds: float = VIEW_SECONDS) -> bool:
+        """Update the copy, in a later call if the process does not respond within `most_seconds`: a process that is
+        being made responds to nothing. Returns whether it did. A full disk here ends no run elsewhere."""
         if not self._copies:
-            return
+            return True
+        if self._next_changes is None:
+            self._next_changes = self._process.folder_changes.remote(self._stamps)
+        if not ray.wait([self._next_changes], timeout=most_seconds)[0]:
+            return False
         self._copied = time.monotonic()
-        changes = ray.get(self._process.folder_changes.remote(self._stamps))
-        if not changes.stamps:
-            return
+        self._next_changes, changes = None, ray.get(self._next_changes)
+        if changes.stamps:
+            self._apply(changes)
+        return True
+
+    def _apply(self, changes: Changes) -> None:
         try:
             apply_changes(self._folder, changes)
         except OSError as error:

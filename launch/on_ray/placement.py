@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from launch.machine import ACTOR_BYTES, usable_cores
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES, actors_in, usable_cores
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -81,7 +81,7 @@ def slots_by_node(nodes: Sequence[Node], learner: Node) -> dict[str, int]:
             continue
         if (node.id == learner.id and cores >= 4) or cores >= LARGE_NODE_CORES:
             cores -= 1
-        actors = min(int(cores), node.bytes // ACTOR_BYTES)
+        actors = min(int(cores), actors_in(node.bytes, learner=node.id == learner.id))
         if actors > 0:
             slots[node.id] = actors
     return slots
@@ -193,8 +193,10 @@ def _slot_note(node: Node, learner: Node, slots: dict[str, int]) -> str:
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
     count = slots.get(node.id, 0)
-    if not count and node.bytes < ACTOR_BYTES:
-        return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}"
+    of_learner = node.id == learner.id
+    if not count and not actors_in(node.bytes, learner=of_learner):
+        beside = f" beside {LEARNER_BYTES >> 20} of the learner" if of_learner else ""
+        return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}{beside}"
     if not count:
         return f"{node.address} has {node.cores:g} cores, and an actor needs one"
     return f"{node.address} has room for {count}"

@@ -4,8 +4,9 @@ import math
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,9 @@ _NOT_COPIED = (".lock", ".driver")
 _UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)")
 # Files that grow, for days: metrics, messages, TensorBoard's events. Only their new ends are copied.
 _ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
+
+# The whole copy of a run with a large network takes some minutes.
+_LAST_UPLOAD_SECONDS = 600.0
 
 
 class Stamp(NamedTuple):
@@ -138,18 +142,30 @@ class RemoteCopy:
         self._folder, self._url, self._log = folder, url, log
         self._files, self._root = _open(url)
         self._stamps: dict[str, Stamp] = {}
-        self._thread = ThreadPoolExecutor(1)
-        self._under_way: Future[None] | None = None
+        self._thread = threading.Thread()
 
     def start(self) -> None:
         """Start an update, unless one is under way."""
-        if self._under_way is None or self._under_way.done():
-            self._under_way = self._thread.submit(self._update)
+        if not self._thread.is_alive():
+            # Not waited for at the end of this process: storage may never respond.
+            self._thread = threading.Thread(target=self._update, daemon=True)
+            self._thread.start()
 
-    def finish(self) -> None:
-        """Update the copy once more, and wait for it."""
-        self._thread.submit(self._update)
-        self._thread.shutdown()
+    def finish(self, most_seconds: float = _LAST_UPLOAD_SECONDS) -> None:
+        """Update the copy once more, and wait for it, but not for storage that does not respond any more."""
+        ends = time.monotonic() + most_seconds
+        self._join(ends)
+        self.start()
+        self._join(ends)
+        if self._thread.is_alive():
+            self._log(
+                f"warning: the copy at {self._url} is not complete: it took longer than {most_seconds:.0f} seconds; "
+                f"train --resume {quoted(self._folder)} brings it up to date"
+            )
+
+    def _join(self, ends: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(max(0.0, ends - time.monotonic()))
 
     def _update(self) -> None:
         try:

@@ -149,10 +149,10 @@ class TrainingSession:
             clock=clock,
             longest_episode=longest_episode(config),
         )
-        # The actors that have not reported, None once all have.
-        self._awaited: set[int] | None = set(self._executor.actor_ids) if config.executor == "ray" else None
+        # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
+        self._at_work: set[int] | None = set() if config.executor == "ray" else None
         self._first_logged = False
-        if self._awaited is not None:
+        if self._at_work is not None:
             self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
             self._messages.emit(Preparing("actors: building environments and networks, then playing"))
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
@@ -295,6 +295,8 @@ class TrainingSession:
                 self._evaluations.lose(event, seconds=self.elapsed_seconds, trained=self.learner.account.ledger.sampled)
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
+                if isinstance(event, Failed) and self._at_work is not None:
+                    self._at_work.discard(event.actor_id)
                 crowding = self._config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding and not self._crowding_logged:
                     self._crowding_logged = True
@@ -325,14 +327,14 @@ class TrainingSession:
 
     def _log_first(self, actor_id: int) -> None:
         """Log the first report of the first actor, and that of the last one."""
-        if self._awaited is None:
+        if self._at_work is None:
             return
-        others = self._awaited & set(self._executor.actor_ids) - {actor_id}
-        self._awaited = others or None
+        self._at_work.add(actor_id)
         if not self._first_logged:
             self._first_logged = True
             self.log(f"start-up: {self._startup_seconds():.1f} s until actor {actor_id} was at work, the first one")
-        if not others:
+        if len(self._at_work) >= self._executor.actors:
+            self._at_work = None
             self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:

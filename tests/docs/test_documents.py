@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import COMMANDS
-from launch.machine import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -54,8 +54,9 @@ def test_the_pages_on_many_workers_have_the_seeds_of_their_rows(page: str, rules
     assert [steps for steps in map("; ".join, seeds.values()) if steps not in text] == []
 
 
-def test_the_page_on_installing_has_the_memory_that_is_reserved_for_an_actor() -> None:
-    assert f"reserve {ACTOR_BYTES >> 20} MiB" in (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+def test_the_page_on_installing_has_the_memory_that_is_reserved() -> None:
+    reserved = f"reserve {ACTOR_BYTES >> 20} MiB for an actor and {LEARNER_BYTES >> 20} for the learner"
+    assert reserved in (ROOT / "docs/installing.md").read_text(encoding="utf-8")
 
 
 def test_readme_is_short() -> None:

@@ -17,7 +17,7 @@ from launch.doctor import check_reports, find, quick_probe, reference
 from launch.machine import machine_id
 from launch.on_ray import transport
 from launch.on_ray.transport import ChannelAddress, LocalTransport, VectorAddress, attach, open_channel
-from shared.config import NetworkConfig
+from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +95,16 @@ def test_the_lowest_limit_of_a_process_and_its_groups_counts(
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert machine.usable_cores() == cores
     assert machine.machine_bytes() == (physical if gibibytes is None else gibibytes * GIB)
+
+
+@pytest.mark.parametrize(("mebibytes", "actors"), [(2_048, 1), (3_000, 2), (900 + 4 * 950, 4)])
+def test_actors_fit_beside_the_learner(
+    mebibytes: int, actors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_cores_and_memory(tmp_path, monkeypatch, ["0::/job"], {"job/memory.max": mebibytes * 2**20})
+    assert machine.thread_budget(RunConfig(actors="1:8")).actors == min(actors, 3)
+    with pytest.raises(ConfigurationError, match=f"--actors 9: there is room for {actors} actors of about 950 MiB"):
+        machine.thread_budget(RunConfig(actors=9))
 
 
 def run_python(script: str, *, shell: str = "", environment: dict[str, str] | None = None) -> str:

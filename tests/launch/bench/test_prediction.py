@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launch.bench.throughput import agent_steps_per_gradient, predict, saturation_actors, unsteady
-from launch.machine import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.presets import PRESETS
 from launch.settings.resolve import resolved
 from shared.config import ActorConfig, LearnerConfig, RunConfig
@@ -24,7 +24,7 @@ def test_actors_share_the_cores_until_the_learner_is_full() -> None:
     assert one["agent_steps_per_second"] == pytest.approx(100 / 0.15)
     assert one["frames_per_second"] == pytest.approx(400 / 0.15)
     assert one["minutes_to_40m_frames"] == pytest.approx(40e6 / (400 / 0.15) / 60)
-    assert one["memory_gib"] == pytest.approx(ACTOR_BYTES / 2**30)
+    assert one["memory_gib"] == pytest.approx((ACTOR_BYTES + LEARNER_BYTES) / 2**30)
     assert one["learner_utilisation"] == pytest.approx(1 / 3)
     four = predict(config(), 1e-3, 0.05, 4)
     assert (four["actors"], four["gradients_per_second"]) == (3, pytest.approx(1 / 0.05))

@@ -17,7 +17,7 @@ import pytest
 
 from launch.cli import main
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.machine import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
@@ -66,6 +66,9 @@ def test_a_large_node_and_the_learners_are_left_a_core_and_the_memory_of_an_acto
     assert slots_by_node([head, large], head) == {"h": 3, "l": 15}
     small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
     assert slots_by_node([small], HEAD) == {"w0": 2}
+    # The learner's memory is taken on its own node.
+    assert slots_by_node([small], small) == {"w0": 1}
+    assert slots_by_node([replace(small, bytes=LEARNER_BYTES + ACTOR_BYTES - 1)], small) == {}
 
 
 @pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])

@@ -172,6 +172,13 @@ def test_a_run_waiting_for_nodes_is_stopped(cartpole: RunConfig, make: Make, mon
     assert len(learners.starts) == 1
 
 
+def start_of(config: RunConfig, folder: Path, *, resume: bool) -> LearnerStart:
+    spec, budget = environment_spec(config.environment), thread_budget(config)
+    alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
+    how = aggregation(config, None, 1)
+    return LearnerStart(config, spec, folder, budget, resume=resume, aggregation=how, **alone)
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError("no file"), ConfigurationError("no such game")])
 def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_its_constructor(
     error: Exception, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,18 +188,36 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
 
     monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
     ended: list[str] = []
-    early = SimpleNamespace(close=lambda: ended.append("actors"))
-    monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: early)
-    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None, "started": 0.0}
-    start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None, 1))
-    learner = LearnerProcess(start)
+    actors = SimpleNamespace(close=lambda: ended.append("actors"))
+    monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: actors)
+    learner = LearnerProcess(start_of(cartpole, tmp_path, resume=False))
     for call in (learner.run, learner.view, learner.interrupt):
         with pytest.raises(type(error)) as raised:
             call()
         assert raised.value is error
     # They had been started before TensorFlow was imported.
     assert ended == ["actors"]
+
+
+def test_a_resumed_learner_that_cannot_be_made_ends_its_actors(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start after the checkpoint has been read, which has their ids."""
+
+    def session(_config: object, _spec: object, _folder: object, make_executor: Callable, **_: object) -> None:
+        make_executor(7)
+        raise OSError("the event trace cannot be written")
+
+    ended: list[int] = []
+    monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
+    monkeypatch.setattr("launch.run.session.TrainingSession", session)
+    monkeypatch.setattr(
+        learner_process,
+        "RayExecutor",
+        lambda _config, _spec, _actors, first, **_: SimpleNamespace(close=lambda: ended.append(first)),
+    )
+    LearnerProcess(start_of(cartpole, tmp_path, resume=True))
+    assert ended == [7]
 
 
 def test_a_learner_that_does_not_respond_is_ended_by_a_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -227,7 +252,7 @@ class Elsewhere:
     """Stands for Ray, and for a learner on another machine that has these files, and whose `run` ends as said."""
 
     def __init__(self, files: dict[str, bytes], end: Any = None) -> None:
-        self.files, self._end = files, end
+        self.files, self.end, self.responds = files, end, True
         self.exceptions = ray.exceptions
         self.run, self.folder_changes = SimpleNamespace(remote=lambda: "run"), SimpleNamespace(remote=self._changes)
 
@@ -237,10 +262,11 @@ class Elsewhere:
 
     def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         del timeout
-        return (refs, []) if self._end is not None else ([], refs)
+        ready = self.responds if refs != ["run"] else self.end is not None
+        return (refs, []) if ready else ([], refs)
 
     def get(self, result: Any) -> Any:
-        found = self._end if result == "run" else result
+        found = self.end if result == "run" else result
         if isinstance(found, Exception):
             raise found
         return found
@@ -253,6 +279,21 @@ def test_what_a_failed_run_saved_elsewhere_is_copied_first(tmp_path: Path, monke
     with pytest.raises(TrainingStoppedError):
         watched.wait()
     assert (tmp_path / "summary.json").read_bytes() == b"{}"
+
+
+def test_a_learner_that_is_being_made_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of a run that has ended the files at its end are copied, although an older copy was under way."""
+    elsewhere = Elsewhere({"summary.json": b"old"})
+    monkeypatch.setattr(learner_process, "ray", elsewhere)
+    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
+    elsewhere.responds = False
+    watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
+    assert watched.wait() is None
+    assert list(tmp_path.iterdir()) == []
+    elsewhere.files, elsewhere.responds = {"summary.json": b"new"}, True
+    elsewhere.end = {"status": "interrupted"}
+    assert watched.wait() == {"status": "interrupted"}
+    assert (tmp_path / "summary.json").read_bytes() == b"new"
 
 
 def test_a_copy_that_cannot_be_written_is_whole_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,6 +220,18 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
     assert logged[0].endswith("could not be brought up to date: OSError: the network is down")
     copy.finish()
     assert list((there / "checkpoints").iterdir()) == []
+
+
+def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    logged: list[str] = []
+    copy, responds = RemoteCopy(tmp_path, "memory://silent/run", logged.append), threading.Event()
+    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", lambda *_: responds.wait())
+    copy.start()
+    copy.finish(most_seconds=0.01)
+    responds.set()
+    (line,) = logged
+    assert line.startswith("warning: the copy at memory://silent/run is not complete: it took longer than 0 seconds")
 
 
 def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
