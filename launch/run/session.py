@@ -156,7 +156,8 @@ class TrainingSession:
             self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
             self._messages.emit(Preparing("actors: building environments and networks, then playing"))
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
-        self._tensorboard = TensorBoard(folder, config, self.log)
+        resumed_at = self.learner.account.frames if resume else None
+        self._tensorboard = TensorBoard(folder, config, self.log, resumed_at=resumed_at)
         self._reporting = Reporting(
             config, self._folder, self._metrics, self._progress, self._tensorboard.write, self._messages
         )

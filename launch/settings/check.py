@@ -165,25 +165,34 @@ def _observations(spec: "EnvironmentSpec") -> str:
     return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
 
 
-# What a resume may change: a name, or the beginning of names. Weights, slots, moments, counts and returns are of a run
-# with the other settings, so that they would mean something else.
-MAY_CHANGE = (
-    "actors", "total_frames", "stop_", "seed", "executor", "lockstep", "address", "aggregation", "log_every_",
-    "storage", "trackers", "record_arrivals", "replay_arrivals",
-    "actor.", "learner.", "evaluation.", "checkpoint.", "supervision.", "tracking.",
-    "optimizer.learning_rate", "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
-    "method.entropy_cost", "method.final_entropy_cost", "method.value_cost", "method.clip_", "method.return_lambda",
-    "method.n_step", "method.reduction", "method.standardise_advantages", "method.target_interval_agent_steps",
-    "exploration.final_epsilons", "exploration.annealing_frames", "exploration.noise_persistence_agent_steps",
-    "exploration.initial_log_std",
-    "environment.imports", "environment.vectorization", "environment.log_info",
+# Settings that a resume may change. Weights, slots, moments, counts and returns are of a run with the others, so that
+# they would mean something else.
+MAY_CHANGE = frozenset(
+    {
+        "actors", "total_frames", "stop_at_return", "stop_measure", "stop_after_seconds", "seed", "executor",
+        "lockstep", "record_arrivals", "replay_arrivals", "address", "aggregation", "log_every_seconds",
+        "log_every_frames", "storage", "trackers", "tracking.project", "environment.imports",
+        "environment.log_info", "environment.vectorization", "method.n_step", "method.return_lambda",
+        "method.reduction", "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
+        "method.clip_ratio", "method.clip_schedule", "method.standardise_advantages",
+        "method.target_interval_agent_steps", "exploration.final_epsilons", "exploration.annealing_frames",
+        "exploration.noise_persistence_agent_steps", "exploration.initial_log_std", "optimizer.learning_rate",
+        "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
+        "learner.gradients_per_update", "learner.accumulation", "learner.max_policy_lag",
+        "learner.agent_steps_per_update", "learner.device", "actor.environments", "actor.unroll_length",
+        "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
+        "actor.calls_in_flight", "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
+        "evaluation.policy", "evaluation.video", "checkpoint.every_seconds", "checkpoint.every_frames",
+        "checkpoint.keep", "supervision.max_restarts", "supervision.hang_seconds", "supervision.start_seconds",
+        "supervision.max_non_finite",
+    }
 )  # fmt: skip
 
 
 def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
     """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
     for setting, (was, now) in changes_of_resume(config, folder.read_settings()).items():
-        if not setting.startswith(MAY_CHANGE):
+        if setting not in MAY_CHANGE:
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
             raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(folder.path)}")
     prepare_tensorflow(gpu=False, network=config.network)

@@ -290,10 +290,10 @@ def test_a_learner_that_is_being_made_is_not_waited_for(tmp_path: Path, monkeypa
     watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
     assert watched.wait() is None
     assert list(tmp_path.iterdir()) == []
-    elsewhere.files, elsewhere.responds = {"summary.json": b"new"}, True
+    elsewhere.files, elsewhere.responds = {"summary.json": b"newer"}, True
     elsewhere.end = {"status": "interrupted"}
     assert watched.wait() == {"status": "interrupted"}
-    assert (tmp_path / "summary.json").read_bytes() == b"new"
+    assert (tmp_path / "summary.json").read_bytes() == b"newer"
 
 
 def test_a_copy_that_cannot_be_written_is_whole_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,24 @@ def test_tensorboard_has_an_evaluation_at_the_frames_of_its_weights_and_a_video_
     assert (shown.step, list(shown.tensor_proto.string_val)) == (400, [b"160", b"210", b"GIF89a"])
 
 
+def test_a_resume_shows_one_course(tmp_path: Path) -> None:
+    name = "return/training_mean_100"
+    tracker = TensorBoard(tmp_path, RunConfig(), print)
+    for frames in (400, 800, 1200):
+        tracker.write(replace(ROW, frames=frames, mean_return_100=1.0))
+    tracker.close()
+    (first,) = tmp_path.glob("events*")
+    with first.open("ab") as file:
+        file.write(b"half an event of a killed process")
+    tracker = TensorBoard(tmp_path, RunConfig(), print, resumed_at=800)
+    for frames in (900, 1200, 1600):
+        tracker.write(replace(ROW, frames=frames, mean_return_100=2.0))
+    tracker.close()
+    points = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload().Tensors(name)
+    course = [(point.step, float(tf.make_ndarray(point.tensor_proto))) for point in points]
+    assert course == [(400, 1.0), (800, 1.0), (900, 2.0), (1200, 2.0), (1600, 2.0)]
+
+
 class FakeWandb:
     """Stands for the package `wandb`."""
 
