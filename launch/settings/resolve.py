@@ -45,7 +45,7 @@ _DERIVED_FROM = {
 # A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
 _LEAST_STEPS = 16
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
-# epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/scaling.md).
+# epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/many_workers.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
 _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 

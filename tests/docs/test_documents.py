@@ -10,7 +10,7 @@ from launch.cli import COMMANDS
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def anchors(file: Path) -> set[str]:
@@ -38,19 +38,18 @@ def test_every_table_has_a_heading(document: Path) -> None:
         assert set(table[1]) <= set("|-"), table
 
 
-@pytest.mark.parametrize(
-    ("page", "rules"), [("studies/many_workers.md", "present"), ("studies/scaling.md", "returns of acting")]
-)
-def test_the_pages_on_many_workers_have_the_seeds_of_their_rows(page: str, rules: str) -> None:
+@pytest.mark.parametrize("rules", ["present", "returns of acting"])
+def test_the_study_of_many_workers_has_the_seeds_of_its_rows(rules: str) -> None:
     seeds: dict[tuple[str, ...], list[str]] = {}
-    with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:
+    study = ROOT / "docs/studies/many_workers"
+    with (study / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["rules"] == rules and row["executor"] == "inline":
                 of_seeds = seeds.setdefault((row["task"], row["workers"], row["call_lengths"]), [])
                 above = "" if row["reached"] == "yes" else "above "
                 of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
                 assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = study.with_suffix(".md").read_text(encoding="utf-8")
     assert [steps for steps in map("; ".join, seeds.values()) if steps not in text] == []
 
 
