@@ -65,7 +65,13 @@ class Learner:
         self._last_sequences: dict[int, int] = {}
         self._has_target = config.method.uses_target_network
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
-        self._accumulator = GradientAccumulator(parameters, config.learner, config.optimizer, target=self._has_target)
+        self._accumulator = GradientAccumulator(
+            parameters,
+            config.learner.gradients_per_update,
+            config.optimizer,
+            mean=config.method.reduction == "mean",
+            target=self._has_target,
+        )
         self.target_updates = 0
         """Number of copies into the target network."""
         self._observation_moments: Moments | None = None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from learner.optimizer import OPTIMIZERS
-from shared.config import LearnerConfig, OptimizerConfig
+from shared.config import OptimizerConfig
 from shared.graph import Graph, aligned, tensor_on, values_of
 from shared.types import Float32Array
 
@@ -56,18 +56,24 @@ class GradientAccumulator:
     """Parameters float32 [P], their optimizer, their target network, and the sum of the gradients of the next update.
 
     Gradients enter the graph of `push` as an argument, computed by another graph: none can depend on parameters that
-    the same graph has already changed. `variables` are all tensors of a checkpoint, by name.
+    the same graph has already changed. An update takes the sum of its gradients, or their `mean`. `variables` are all
+    tensors of a checkpoint, by name.
     """
 
     def __init__(
-        self, parameters: Float32Array, learner: LearnerConfig, optimizer: OptimizerConfig, *, target: bool = False
+        self,
+        parameters: Float32Array,
+        gradients_per_update: int,
+        optimizer: OptimizerConfig,
+        *,
+        mean: bool = False,
+        target: bool = False,
     ) -> None:
         self.parameters = tf.Variable(parameters, name="parameters")
         self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
         self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
         self._optimizer = OPTIMIZERS[optimizer.name](len(parameters), optimizer)
-        self._gradients_per_update = learner.gradients_per_update
-        self._mean = learner.accumulation == "mean"
+        self._gradients_per_update, self._mean = gradients_per_update, mean
         self._max_gradient_norm = optimizer.max_gradient_norm
         # The learning rate and the number of gradients, written anew for each push: two new tensors would take longer.
         self._values = aligned((2,), "float32")

@@ -28,7 +28,7 @@ from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from learner.learner import Learner
 from learner.update import GradientAccumulator
-from shared.config import EvaluationConfig, LearnerConfig, OptimizerConfig, RunConfig
+from shared.config import EvaluationConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.types import Float32Array, WeightSnapshot
 
@@ -402,7 +402,7 @@ def _by_ours(problem: _Problem) -> list[Float32Array]:
     model = _perceptron()
     layout = ParameterLayout.of(model.trainable_variables)
     settings = OptimizerConfig(decay=_DECAY, epsilon=_EPSILON, max_gradient_norm=None)
-    accumulator = GradientAccumulator(layout.flatten(problem.weights), LearnerConfig(), settings)
+    accumulator = GradientAccumulator(layout.flatten(problem.weights), 1, settings)
     gradient = tf.function(lambda x, y: _gradients(model, x, y), autograph=False)
     for _ in range(_UPDATES):
         model.set_weights(layout.split(accumulator.parameters.numpy()))
@@ -561,7 +561,7 @@ def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
 
 
 def _first_step(form: OptimizerConfig, mean_square: float) -> float:
-    accumulator = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), form)
+    accumulator = GradientAccumulator(np.zeros(1, np.float32), 1, form)
     _start_from(accumulator.variables, mean_square)
     accumulator.push(np.array([_ONE_GRADIENT], np.float32), 1.0)
     return -float(accumulator.parameters.numpy()[0])

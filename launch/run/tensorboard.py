@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -174,7 +175,7 @@ def _wandb_run(folder: Path, config: RunConfig) -> Any:
     write_json(file, {"wandb": run_id})
     several = folder.parent.name if folder.name.startswith("seed-") else None
     return wandb.init(
-        project=config.tracking.project,
+        project=os.environ.get("WANDB_PROJECT", "tributary"),
         group=several,
         name=folder.name if several is None else f"{several}/{folder.name}",
         # Not within the folder: W&B copies files of TensorBoard to where it writes, and would find the copies again.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
@@ -40,7 +40,6 @@ _DERIVED_FROM = {
     "actor.environments": "actor.total_environments",
     "actor.minibatches": "learner.agent_steps_per_update",
     "learner.gradients_per_update": "learner.agent_steps_per_update",
-    "learner.accumulation": "learner.agent_steps_per_update",
 }
 # A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
 _LEAST_STEPS = 16
@@ -210,8 +209,7 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
     if per_update is not None:
         minibatches, gradients = _update_of(per_update, actor, together=config.network.recurrent != "none")
         actor = replace(actor, minibatches=minibatches)
-        accumulation: Literal["sum", "mean"] = "sum" if config.method.reduction == "sum" else "mean"
-        learner = replace(learner, gradients_per_update=gradients, accumulation=accumulation)
+        learner = replace(learner, gradients_per_update=gradients)
     return replace(config, actor=actor, learner=learner)
 
 
@@ -249,7 +247,7 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
     actor, count = config.actor, config.learner.gradients_per_update
     rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
     steps = actor.environments * actor.unroll_length * count // actor.minibatches
-    gradients = f", the {config.learner.accumulation} of {count} gradients" if count > 1 else ""
+    gradients = f", the {config.method.reduction} of {count} gradients" if count > 1 else ""
     reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
     return (
         f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has {steps:,}{gradients}"

@@ -19,7 +19,6 @@ from shared.config.training import (
     MethodConfig,
     OptimizerConfig,
     SupervisionConfig,
-    TrackingConfig,
 )
 from shared.errors import setting_error
 from shared.registry import EXPLORERS, METHODS, NETWORKS, SCHEDULES
@@ -37,7 +36,6 @@ __all__ = [
     "OptionValue",
     "RunConfig",
     "SupervisionConfig",
-    "TrackingConfig",
     "flat_settings",
 ]
 
@@ -86,7 +84,8 @@ class RunConfig:
     storage: str | None = None
     """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
     trackers: tuple[Literal["wandb"], ...] = ()
-    """Trackers that get what is written for TensorBoard: wandb, which is an extra to install."""
+    """Trackers that get what is written for TensorBoard: wandb, which is an extra to install. WANDB_PROJECT names
+    the project, which is tributary without it."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -97,7 +96,6 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         check_ranges("", self)

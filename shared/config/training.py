@@ -28,8 +28,8 @@ class MethodConfig:
     return_lambda: Annotated[float, Range(0, 1)] = 1.0
     """λ of the returns. 1 gives the paper's n-step return."""
     reduction: Literal["sum", "mean"] = "mean"
-    """Reduction of the loss over the agent steps of a rollout. The paper sums; a mean suits many environments per
-    actor. With K > 1 the means of rollouts are added, so that a step has slightly more weight in a rollout that has
+    """Reduction of the loss over the agent steps of a rollout, and of the K gradients of an update. The paper sums; a
+    mean suits many environments per actor. With K > 1 a step has slightly more weight in the mean of a rollout that has
     fewer steps because episodes ended in it."""
     value_cost: Annotated[float, Range(0), _ACTOR_CRITIC] = 0.5
     """actor_critic: weight of the squared error of the value."""
@@ -123,14 +123,13 @@ class LearnerConfig:
     """How gradients become updates."""
 
     gradients_per_update: Annotated[int, Range(1, 1_000_000)] = 1
-    """K: number of gradients that one update accumulates. 1 applies each gradient on arrival."""
-    accumulation: Literal["sum", "mean"] = "sum"
-    """Sum or mean of the K gradients. Each has the same weight, however many agent steps it has."""
+    """K: number of gradients that one update accumulates. 1 applies each gradient on arrival. An update takes their sum
+    or mean, as --method.reduction; each has the same weight, however many agent steps it has."""
     max_policy_lag: Annotated[int | None, Range(0)] = None
     """Drop gradients of weights that are older than this number of updates. None disables the limit."""
     agent_steps_per_update: Annotated[int | None, Range(1)] = None
     """Agent steps of an update, from which the minibatches of an actor and K follow for any number of actors. None, or
-    an explicit --actor.minibatches, --learner.gradients-per-update or --learner.accumulation: as these say."""
+    an explicit --actor.minibatches or --learner.gradients-per-update: as these say."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of updates. auto: a GPU if the cluster has one."""
 
@@ -244,14 +243,3 @@ class SupervisionConfig:
 
     def __post_init__(self) -> None:
         check_ranges("supervision.", self)
-
-
-@dataclass(frozen=True)
-class TrackingConfig:
-    """Where W&B files a run.
-
-    Its name there is that of its folder. The runs of --seeds are one group.
-    """
-
-    project: str = "tributary"
-    """W&B project."""

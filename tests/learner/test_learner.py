@@ -238,7 +238,7 @@ HUGE = np.full(5, 6e18, np.float32)
 
 @pytest.mark.parametrize("on_a_node", [False, True])
 def test_finite_gradients_whose_sum_is_not_are_dropped_counted_and_named(cartpole: RunConfig, on_a_node: bool) -> None:
-    learner = make_learner(cartpole, gradients_per_update=4)
+    learner = make_learner(replace(cartpole, method=MethodConfig(reduction="sum")), gradients_per_update=4)
     before = learner.snapshot().parameters
     reports = [report(1, actor_id=actor_id, gradient=HUGE) for actor_id in range(4)]
     outcomes = learner.submit_sum(aggregated(reports)) if on_a_node else [learner.submit(r) for r in reports]
@@ -259,7 +259,7 @@ def test_finite_gradients_whose_sum_is_not_are_dropped_counted_and_named(cartpol
 def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole: RunConfig) -> None:
     """As after a resume of a run whose gradients came one by one by one that adds them on nodes."""
     sgd = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", max_gradient_norm=None)
-    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4, accumulation="mean")
+    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4)
     before = learner.snapshot().parameters
     ones = np.ones(5, np.float32)
     for actor_id in range(3):
@@ -271,7 +271,7 @@ def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole
 
 def test_sums_of_fewer_gradients_than_k_complete_an_update_together(cartpole: RunConfig) -> None:
     sgd = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", max_gradient_norm=None)
-    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4, accumulation="mean")
+    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4)
     before = learner.snapshot().parameters
     for sequence, gradient in ((1, np.full(5, 1.0, np.float32)), (2, np.full(5, 5.0, np.float32))):
         outcomes = learner.submit_sum(aggregated([report(sequence, actor_id=i, gradient=gradient) for i in (0, 1)]))

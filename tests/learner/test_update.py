@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from learner.update import GradientAccumulator, global_norm
-from shared.config import LearnerConfig, OptimizerConfig
+from shared.config import OptimizerConfig
 from shared.schedules import crossed_multiple
 
 P = 1000
@@ -16,17 +16,17 @@ START = np.random.default_rng(0).normal(size=P).astype(np.float32)
 OPTIMIZER = OptimizerConfig(epsilon=0.1, max_gradient_norm=None)
 
 
-def accumulator(k: int, optimizer: OptimizerConfig = OPTIMIZER, accumulation: str = "sum") -> GradientAccumulator:
-    return GradientAccumulator(START, LearnerConfig(gradients_per_update=k, accumulation=accumulation), optimizer)
+def accumulator(k: int, optimizer: OptimizerConfig = OPTIMIZER, *, mean: bool = False) -> GradientAccumulator:
+    return GradientAccumulator(START, k, optimizer, mean=mean)
 
 
 def gradients(count: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(count, P)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("accumulation", "scale"), [("sum", 1.0), ("mean", 0.25)])
-def test_n_pushes_equal_one_push_of_the_sum(accumulation: str, scale: float) -> None:
-    many, one = accumulator(4, accumulation=accumulation), accumulator(1)
+@pytest.mark.parametrize(("mean", "scale"), [(False, 1.0), (True, 0.25)])
+def test_n_pushes_equal_one_push_of_the_sum(mean: bool, scale: float) -> None:
+    many, one = accumulator(4, mean=mean), accumulator(1)
     pushed = gradients(4)
     results = [many.push(gradient, 0.01) for gradient in pushed]
     one.push(pushed.sum(axis=0) * np.float32(scale), 0.01)
@@ -39,7 +39,7 @@ def test_n_pushes_equal_one_push_of_the_sum(accumulation: str, scale: float) -> 
 
 def test_the_sum_of_a_whole_update_is_equal_to_its_gradients_to_the_bit() -> None:
     gradients = np.random.default_rng(1).normal(size=(4, len(START))).astype(np.float32)
-    single, whole = accumulator(4, accumulation="mean"), accumulator(4, accumulation="mean")
+    single, whole = accumulator(4, mean=True), accumulator(4, mean=True)
     for gradient in gradients:
         single.push(gradient, 0.1)
     # It is not added: what the accumulator had stays there.

@@ -80,7 +80,7 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
     trace, again = tmp_path / "trace.txt", tmp_path / "again.txt"
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
-    settings += " --learner.gradients-per-update 3 --learner.accumulation mean"
+    settings += " --learner.gradients-per-update 3"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run, tmp_path)
     wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 1, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 
 from launch.run.events import Progress
 from launch.run.tensorboard import TensorBoard, check_trackers, evaluation_scalars, scalars
-from shared.config import RunConfig, TrackingConfig
+from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Video
 
@@ -130,10 +130,13 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     return fake
 
 
-WANDB = RunConfig(trackers=("wandb",), tracking=TrackingConfig(project="games"))
+WANDB = RunConfig(trackers=("wandb",))
 
 
-def test_wandb_synchronises_what_tensorboard_gets(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_wandb_synchronises_what_tensorboard_gets(
+    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "games")
     folder = tmp_path / "ours" / "seed-1"
     folder.mkdir(parents=True)
     tracker = TensorBoard(folder, WANDB, print)

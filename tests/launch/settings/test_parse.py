@@ -86,7 +86,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
             "--environments 4",
             "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
         ),
-        ("--tracking.x 1", "--tracking.x: there is no such option; there are --tracking.project"),
+        ("--evaluation.x 1", "--evaluation.x: there is no such option; there are --evaluation.every-frames, "),
         (f"--folder {'x' * 300}", f"--folder {'x' * 300}: cannot be reached: File name too long"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),

@@ -23,7 +23,6 @@ DERIVED = (
     "actor.total_environments",
     "actor.minibatches",
     "learner.gradients_per_update",
-    "learner.accumulation",
 )
 
 
@@ -83,13 +82,6 @@ def test_more_actors_than_environments_warn() -> None:
     assert config.actor.environments == 1
     assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of 64, ")
     assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
-
-
-def test_summed_losses_stay_sums() -> None:
-    config = PRESETS["pong"].config
-    assert resolved(config, 64).learner.accumulation == "mean"
-    summed = with_settings(config, {"method.reduction": "sum"})
-    assert resolved(summed, 64).learner.accumulation == "sum"
 
 
 def test_settings_that_derive_nothing_stay_as_they_are() -> None:
