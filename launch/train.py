@@ -253,16 +253,16 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_tensorflow(gpu=False, network=config.network)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import Film, TrainingSession
+        from launch.run.session import Film, TrainingSession, make_session
 
         film: Film | None = None
         if config.evaluation.video:
             from launch.film.record import film_episode as film
         stop = run.listener.stop
 
-        def make_session() -> TrainingSession:
+        def session_here() -> TrainingSession:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-            return TrainingSession(
+            return make_session(
                 config,
                 spec,
                 run.folder.path,
@@ -278,7 +278,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
-                session = thread.submit(make_session).result()
+                session = thread.submit(session_here).result()
             except EnvironmentFailedError as error:
                 raise ConfigurationError(f"--environment.id {error}") from error
             except KeyboardInterrupt:

@@ -131,12 +131,12 @@ class LearnerProcess:
         early = None if start.resume else executor_from(0)
         try:
             prepare_tensorflow(gpu=start.gpu, network=config.network)
-            from launch.run.session import Film, TrainingSession
+            from launch.run.session import Film, make_session
 
             film: Film | None = None
             if config.evaluation.video:
                 from launch.film.record import film_episode as film
-            return TrainingSession(
+            return make_session(
                 config,
                 spec,
                 start.folder,

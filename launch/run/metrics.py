@@ -18,6 +18,7 @@ from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
+from launch.run.timers import Timer
 from shared.config import ActorConfig, RunConfig
 from shared.schedules import scheduled
 from shared.types import StageSeconds, info_means
@@ -251,7 +252,7 @@ _ROWS_OF_A_RUN = 200
 
 
 class Reporting:
-    """Updates a run's progress every second, and writes a row for each logging interval.
+    """Updates a run's progress every second, and writes a row for each logging interval, as its `timers` call it.
 
     In short runs an interval, which ends by its seconds or by its frames, is shorter than the time between two views.
     `on_row` gets the rows that are views or have an evaluation. Other threads may read `latest`, the last view.
@@ -266,37 +267,39 @@ class Reporting:
         on_row: Callable[[Progress], None],
         messages: "Messages",
     ) -> None:
-        self._every_seconds = config.log_every_seconds
-        self._every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
-        self._view_seconds = min(RATE_SECONDS, self._every_seconds)
+        self._view_seconds = min(RATE_SECONDS, config.log_every_seconds)
+        every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
+        self.timers = (
+            Timer(self.write_row, config.log_every_seconds, every_frames),
+            Timer(self.update_view, self._view_seconds),
+        )
         self._metrics, self._progress, self._messages, self._on_row = metrics, progress, messages, on_row
         self._file, self._rows_fail = folder.metrics, False
         # A resumed run continues the file.
         drop_half_line(self._file)
-        self._logged_seconds, self._logged_frames = 0.0, 0
+        self._row_seconds = 0.0
         self.latest = Progress()
 
-    def count_from(self, seconds: float) -> None:
-        """Start the intervals of rows, views and rates, `seconds` of training after the start of the run."""
+    def start(self, seconds: float) -> None:
+        """Start the first row and the rates, `seconds` of training after the start of the run."""
         self._metrics.count_from(seconds)
         self.latest = self._progress()
-        self._logged_seconds, self._logged_frames = seconds, self.latest.frames
+        self._row_seconds = seconds
 
-    def report_if_due(self, seconds: float, frames: int) -> None:
-        by_time = seconds - self._logged_seconds >= self._every_seconds
-        if by_time or frames - self._logged_frames >= self._every_frames:
-            self.write_row()
-        elif seconds - self.latest.elapsed_seconds >= self._view_seconds:
-            self.latest = self._progress()
+    def update_view(self) -> None:
+        """Update `latest`, unless a row has just done so."""
+        view = self._progress()
+        if view.elapsed_seconds - self.latest.elapsed_seconds >= self._view_seconds:
+            self.latest = view
 
     def write_row(self, *, last: bool = False) -> None:
         """Write a row and start a new interval."""
         row = self._progress()
         # A row is a view, too, unless both its interval and the time since the last view are short.
-        since = min(self.latest.elapsed_seconds, self._logged_seconds)
+        since = min(self.latest.elapsed_seconds, self._row_seconds)
         if last or row.elapsed_seconds - since >= self._view_seconds:
             self.latest = row
-        self._logged_seconds, self._logged_frames = row.elapsed_seconds, row.frames
+        self._row_seconds = row.elapsed_seconds
         line = to_json(row_values(row)).encode() + b"\n"
         try:
             append_line(self._file, line)

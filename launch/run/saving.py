@@ -21,7 +21,6 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 from shared.layout import ParameterLayout
-from shared.schedules import crossed_multiple
 from shared.types import Float32Array, Video, WeightSnapshot
 
 if TYPE_CHECKING:
@@ -360,25 +359,11 @@ class Saving:
             folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
         )
         self._copy = None if config.storage is None else RemoteCopy(folder.path, config.storage, log)
-        self.count_from(0.0)
 
     def restore(self) -> None:
         """Restore the newest checkpoint that can be read, and log those that cannot."""
         for message in self._checkpoints.restore():
             self._log(message)
-
-    def count_from(self, seconds: float) -> None:
-        """Start the interval to the next checkpoint, `seconds` of training after the start of the run."""
-        self._saved_seconds = seconds
-        self._saved_frames = self._learner.account.frames
-
-    def is_due(self, seconds: float) -> bool:
-        due, frames = self._config.checkpoint, self._learner.account.frames
-        return (
-            seconds - self._saved_seconds >= due.every_seconds
-            # At each multiple: runs that are compared have checkpoints at the same frames.
-            or (due.every_frames is not None and crossed_multiple(self._saved_frames, frames, due.every_frames))
-        )
 
     def save(self, *, window_counts: bool) -> bool:
         """Write a checkpoint and start an update of the remote copy. Returns whether the checkpoint was written.

@@ -188,7 +188,7 @@ def test_an_interrupt_while_actors_start_leaves_no_run(tmp_path: Path, monkeypat
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.run.session.TrainingSession", interrupted)
+    monkeypatch.setattr("launch.run.session.make_session", interrupted)
     with Interrupts() as interrupts, pytest.raises(StoppedBeforeTrainingError):
         train(quick(), tmp_path / "run", lambda _: None, stop=interrupts)
     assert interrupts.interrupted, "the process leaves without waiting for the thread"

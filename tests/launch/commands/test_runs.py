@@ -41,7 +41,14 @@ def shown(folder: Path, width: int) -> list[str]:
 
 
 def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_path: Path) -> None:
-    made(tmp_path / "cartpole-20261122-015812", cartpole, frames=2_048, elapsed_seconds=75.0, mean_return_100=144.9)
+    made(
+        tmp_path / "cartpole-20261122-015812",
+        cartpole,
+        frames=2_048,
+        elapsed_seconds=75.0,
+        mean_return_100=144.9,
+        episodes=100,
+    )
     made(tmp_path / "pong", cartpole, frames=12_340_000, elapsed_seconds=7_500.0)
     heading, *rows = shown(tmp_path, 120)
     # No run has been evaluated.

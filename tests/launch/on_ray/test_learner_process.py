@@ -210,7 +210,7 @@ def test_a_resumed_learner_that_cannot_be_made_ends_its_actors(
 
     ended: list[int] = []
     monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
-    monkeypatch.setattr("launch.run.session.TrainingSession", session)
+    monkeypatch.setattr("launch.run.session.make_session", session)
     monkeypatch.setattr(
         learner_process,
         "RayExecutor",

@@ -6,8 +6,6 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -23,7 +21,6 @@ from launch.run.saving import (
     BestWeights,
     Changes,
     RemoteCopy,
-    Saving,
     apply_changes,
     changes_since,
     check_storage,
@@ -112,14 +109,6 @@ def test_damaged_best_weights_are_replaced_by_any_others(tmp_path: Path, content
     keep_if_best(best, 4, -5.0)
     keep_if_best(best, 5, -6.0)
     assert best_of(tmp_path) == (4, -5.0, -5.0)
-
-
-def test_a_checkpoint_is_due_by_time(tmp_path: Path) -> None:
-    learner: Any = SimpleNamespace(version=0, account=SimpleNamespace(frames=0), variables=dict)
-    config = RunConfig(checkpoint=CheckpointConfig(every_seconds=60.0))
-    saving = Saving(config, RunFolder(tmp_path), learner, dict, lambda _state: None, print)
-    saving.count_from(100.0)
-    assert [saving.is_due(now) for now in (159.9, 160.0)] == [False, True]
 
 
 def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
