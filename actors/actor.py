@@ -13,7 +13,6 @@ from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.graph import aligned_copy
-from shared.methods.method import make_explorer
 from shared.moments import Moments
 from shared.seeds import actor_seeds
 from shared.types import (
@@ -55,22 +54,16 @@ class Actor:
         seeds = actor_seeds(config.seed, actor_id, actor.environments)
         self._gradients: Gradients
         self._policy: Policy
-        # The actor whose exploration the policy has, in a list that all actors of the policy share.
-        self._sampling: list[Actor]
-        # The state of its exploration while another actor uses the policy.
-        self._exploration: dict[str, npt.NDArray[np.generic]] = {}
-        if first is not None:
-            self._policy, self._sampling = first._policy, first._sampling
-            self._gradients = first._gradients.for_another_actor(seeds.actions)
-            method = self._policy.method
-            explorer = make_explorer(config, spec.actions, method, actor.environments, seeds.actions, training=True)
-            self._exploration = explorer.state()
-        else:
+        if first is None:
             self._policy = Policy(
                 config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
             )
-            self._sampling = [self]
+            self._policy.explore_as(actor_id)
             self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
+        else:
+            self._policy = first._policy
+            self._policy.add_exploration(actor_id, seeds.actions)
+            self._gradients = first._gradients.for_another_actor(seeds.actions)
         self._builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._unroll_length = actor.unroll_length
         self._config, self._spec = config, spec
@@ -83,11 +76,11 @@ class Actor:
         # The first actions of the next rollout, if they are chosen already.
         self._next_acted: Acted | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
-        self._finished_at = time.perf_counter()
         self._fresh = actor.fresh_gradients
-        # Those of the rollout that was played last, until its first gradient is reported; moments of observations and
-        # of returns.
-        self._seconds = StageSeconds()
+        # Seconds by stage since the last report, and when the last stage ended.
+        self._seconds = dict.fromkeys(StageSeconds._fields, 0.0)
+        self._stage_ended = time.perf_counter()
+        # Moments of observations and of returns, which come with the first gradient of a rollout.
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
         self._ahead = 0
@@ -106,49 +99,68 @@ class Actor:
         call: a call is what brings new weights, so that these are the newest, and nothing else has to travel. Before
         its first rollout the actor plays up to 1,024 agent steps that are in no gradient, a rollout in each call.
         """
+        self._end_stage("wait")
+        self._synchronise(snapshot, target)
         if self._ahead:
-            self._play_ahead(snapshot, target)
-            return Played(gradient_follows=False)
-        started = time.perf_counter()
-        self._take_exploration()
+            self._play_ahead()
+            return Played(expects_report=False)
+        failed = None
+        if self._gradients.rollout_is_done:
+            failed = self._play_rollout(snapshot.reward_factor)
+            if failed is None and self._fresh:
+                self._end_stage("gradient")
+                return Played()
+        part, non_finite = failed or self._next_gradient()
+        return self._report(snapshot, part, non_finite)
+
+    def _synchronise(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
+        self._policy.explore_as(self.actor_id)
         self._policy.assign(snapshot.parameters, snapshot.frames)
         if target is not None:
+            # It may not be sent again.
             self._gradients.assign_target(target)
-        before = time.perf_counter()
-        seconds = self._seconds._replace(
-            synchronise=self._seconds.synchronise + before - started,
-            wait=self._seconds.wait + started - self._finished_at,
-        )
-        non_finite, part = "", None
         self._gradients.recent_advantages = snapshot.advantage_moments
-        if self._gradients.rollout_is_done:
-            self._builder.reward_factor = snapshot.reward_factor
-            rollout, environment, acting = self._play()
-            before += environment + acting
-            seconds = seconds._replace(environment=environment, acting=acting)
-            non_finite = self._builder.non_finite
-            if non_finite:
-                steps = int(rollout.mask.sum())
-                part = RolloutPart(np.full(self._policy.layout.size, np.nan, np.float32), {}, steps, steps)
-            else:
-                self._gradients.begin(rollout)
-                of_observations = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
-                self._moments = of_observations, self._builder.return_moments
-                if self._fresh:
-                    self._finished_at = time.perf_counter()
-                    self._seconds = seconds._replace(gradient=self._finished_at - before)
-                    return Played()
-        if part is None:
-            part = self._gradients.next()
-            non_finite = _non_finite_part(part)
-            if non_finite:
-                # The next ones of the rollout would be no better.
-                dropped = self._gradients.drop()
-                part = part._replace(agent_steps=part.agent_steps + dropped, samples=part.samples + dropped)
-                self._moments = None, None
-        observation_moments, return_moments = self._moments
-        self._finished_at = time.perf_counter()
-        self._seconds, self._moments = StageSeconds(), (None, None)
+        self._end_stage("synchronise")
+
+    def _play_ahead(self) -> None:
+        """Play a rollout. No gradient and no count has its agent steps, nor its seconds."""
+        self._play()
+        self._ahead -= 1
+        self._builder.forget_episodes()
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self._stage_ended = time.perf_counter()
+
+    def _play_rollout(self, reward_factor: float | None) -> tuple[RolloutPart, str] | None:
+        """Play a rollout and begin its gradients. If it is not finite: a gradient in its place, and what is not."""
+        self._builder.reward_factor = reward_factor
+        rollout, environment, acting = self._play()
+        self._seconds["environment"] += environment
+        self._seconds["acting"] += acting
+        self._stage_ended += environment + acting
+        if self._builder.non_finite:
+            steps = int(rollout.mask.sum())
+            gradient = np.full(self._policy.layout.size, np.nan, np.float32)
+            return RolloutPart(gradient, {}, steps, steps), self._builder.non_finite
+        self._gradients.begin(rollout)
+        of_observations = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
+        self._moments = of_observations, self._builder.return_moments
+        return None
+
+    def _next_gradient(self) -> tuple[RolloutPart, str]:
+        """The next gradient of the rollout, and what is not finite in it."""
+        part = self._gradients.next()
+        non_finite = _non_finite_part(part)
+        if non_finite:
+            # The next ones of the rollout would be no better.
+            dropped = self._gradients.drop()
+            part = part._replace(agent_steps=part.agent_steps + dropped, samples=part.samples + dropped)
+            self._moments = None, None
+        return part, non_finite
+
+    def _report(self, snapshot: WeightSnapshot, part: RolloutPart, non_finite: str) -> GradientReport:
+        self._end_stage("gradient")
+        seconds, self._seconds = StageSeconds(**self._seconds), dict.fromkeys(self._seconds, 0.0)
+        (observation_moments, return_moments), self._moments = self._moments, (None, None)
         self._sequence += 1
         return GradientReport(
             actor_id=self.actor_id,
@@ -159,7 +171,7 @@ class Actor:
             agent_steps=part.agent_steps,
             samples=part.samples,
             episodes=self._builder.take_episodes(),
-            stage_seconds=seconds._replace(gradient=seconds.gradient + self._finished_at - before),
+            stage_seconds=seconds,
             statistics=part.statistics,
             observation_moments=observation_moments,
             return_moments=return_moments,
@@ -168,6 +180,12 @@ class Actor:
             unfinished_environments=self._builder.unfinished_environments,
             non_finite=non_finite,
         )
+
+    def _end_stage(self, stage: str) -> None:
+        """Add the time since the end of the last stage to this one."""
+        now = time.perf_counter()
+        self._seconds[stage] += now - self._stage_ended
+        self._stage_ended = now
 
     def evaluate(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare
@@ -186,7 +204,7 @@ class Actor:
         self._share = share
         steps = max(1, self._unroll_length * self._config.actor.environments // share.size)
         part = evaluator.play(share.episodes, steps, number=share.number, actor_id=self.actor_id)
-        self._finished_at = time.perf_counter()
+        self._stage_ended = time.perf_counter()
         return part
 
     def _evaluator_of(self, share: EvaluationShare) -> Evaluator:
@@ -212,14 +230,6 @@ class Actor:
         """Whether the next call plays a rollout that is in no gradient."""
         return self._ahead > 0
 
-    def _take_exploration(self) -> None:
-        """Give the policy this actor's exploration, and keep that of the actor that has used it before."""
-        before = self._sampling[0]
-        if before is not self:
-            before._exploration = self._policy.exploration_state()
-            self._policy.restore_exploration(self._exploration)
-            self._sampling[0] = self
-
     def _begin_rollout(self) -> None:
         first, non_finite = self._first_observations, self._environments.reset_non_finite
         self._builder.begin(first, None if first is None else non_finite)
@@ -231,18 +241,6 @@ class Actor:
         if replaced is not None:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
-
-    def _play_ahead(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
-        """Play a rollout with the weights of `snapshot`. No gradient and no count has its agent steps."""
-        self._take_exploration()
-        self._policy.assign(snapshot.parameters, snapshot.frames)
-        if target is not None:
-            # It may not be sent again.
-            self._gradients.assign_target(target)
-        self._play()
-        self._ahead -= 1
-        self._builder.forget_episodes()
-        self._finished_at = time.perf_counter()
 
     def _play(self) -> tuple[Rollout, float, float]:
         clock = time.perf_counter

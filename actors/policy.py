@@ -69,7 +69,11 @@ class Policy:
         self.method = method_class(config.method.name)(config, spec.actions)
         self.network = network or build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
-        self._explorer = make_explorer(config, spec.actions, self.method, environments, seed, training=training)
+        self._make_explorer = partial(make_explorer, config, spec.actions, self.method, environments, training=training)
+        self._explorer = self._make_explorer(seed=seed)
+        # The actor whose exploration the explorer has, and those of other actors that share this policy.
+        self._explores_as: int | None = None
+        self._explorations: dict[int, dict[str, npt.NDArray[np.generic]]] = {}
         units = self.network.state_units
         seen = [tf.TensorSpec((None, *spec.row_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
@@ -118,6 +122,17 @@ class Policy:
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
         self._explorer.restore(state)
+
+    def add_exploration(self, actor_id: int, seed: int) -> None:
+        """Begin the exploration of one more actor, with random streams of its own."""
+        self._explorations[actor_id] = self._make_explorer(seed=seed).state()
+
+    def explore_as(self, actor_id: int) -> None:
+        """Go on with the exploration of an actor, and keep that of the one before. The first actor needs no `add`."""
+        if self._explores_as is not None and self._explores_as != actor_id:
+            self._explorations[self._explores_as] = self.exploration_state()
+            self.restore_exploration(self._explorations.pop(actor_id))
+        self._explores_as = actor_id
 
     def first_state(self, environments: int) -> State:
         """The state at the start of an episode: zeros float32 [B, U] each; empty without a memory."""

@@ -159,11 +159,11 @@ class GradientReport(NamedTuple):
 class Played(NamedTuple):
     """The result of an actor's call that has played a rollout and takes no gradient of it yet.
 
-    `gradient_follows`: the next call does. Otherwise the rollout was played ahead of the first one, and is in no
+    `expects_report`: the next call does. Otherwise the rollout was played ahead of the first one, and is in no
     gradient and no count.
     """
 
-    gradient_follows: bool = True
+    expects_report: bool = True
 
 
 class AggregatedReport(NamedTuple):

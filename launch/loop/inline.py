@@ -132,7 +132,7 @@ class InlineExecutor:
         if call.share is not None:
             return actor.evaluate(call.snapshot, call.target, call.share)
         ran = actor.run(call.snapshot, call.target)
-        return Heartbeat(call.actor_id, ran.gradient_follows) if isinstance(ran, Played) else ran
+        return Heartbeat(call.actor_id, ran.expects_report) if isinstance(ran, Played) else ran
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run within `next_completion`: none can hang while this process goes on.

@@ -233,7 +233,7 @@ class RayExecutor:
         if isinstance(result, Reply):
             self._answered_through_ray(self._workers[actor_id], result.accepted)
             result = result.result
-        return Heartbeat(actor_id, result.gradient_follows) if isinstance(result, Played) else result
+        return Heartbeat(actor_id, result.expects_report) if isinstance(result, Played) else result
 
     def _answered_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
         if worker.connection is None or worker.serving is not None:

@@ -196,7 +196,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
         assert not steps, "an actor that replaces another one has no weights before its first call"
         calls = 1
         while actor.plays_ahead:
-            assert run(actor, config, old) == Played(gradient_follows=False)
+            assert run(actor, config, old) == Played(expects_report=False)
             # One rollout in a call: a run that stops waits for calls under way.
             assert len(steps) == 32 * calls
             calls += 1

@@ -216,14 +216,14 @@ def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) 
     assert executor.free_slots() == 0
 
 
-@pytest.mark.parametrize("gradient_follows", [False, True])
+@pytest.mark.parametrize("expects_report", [False, True])
 def test_a_rollout_without_a_report_says_whether_one_follows(
-    gradient_follows: bool, cartpole: RunConfig, ray: FakeRay
+    expects_report: bool, cartpole: RunConfig, ray: FakeRay
 ) -> None:
     executor = made(cartpole, 1)
     executor.dispatch(0)
-    ray.end(ray.calls[-1], Reply(Played(gradient_follows), accepted=False))
-    assert executor.next_completion() == Heartbeat(0, expects_report=gradient_follows)
+    ray.end(ray.calls[-1], Reply(Played(expects_report), accepted=False))
+    assert executor.next_completion() == Heartbeat(0, expects_report=expects_report)
 
 
 @pytest.mark.parametrize(
