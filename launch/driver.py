@@ -130,15 +130,15 @@ class _Child:
                 if isinstance(message, _Outcome):
                     outcome = message
                 elif self._error is None and self._on_event(message) is False:
-                    self._stop.ask("a callback")
+                    self._stop.request("a callback")
             except KeyboardInterrupt as error:
                 if self._stop.interrupted:
                     self._stop.at_once = True
                 self._error = error
-                self._stop.asked = self._stop.interrupted = True
+                self._stop.requested = self._stop.interrupted = True
             except Exception as error:
                 self._error = error
-                self._stop.ask("a callback")
+                self._stop.request("a callback")
         code = self._process.wait()
         if self._error is not None:
             raise self._error
@@ -154,7 +154,7 @@ class _Child:
         if self._stop.weights:
             self._stop.weights = False
             self.send(_WEIGHTS)
-        if self._stop.asked and not self._finish_sent:
+        if self._stop.requested and not self._finish_sent:
             self._finish_sent = True
             self.send(_FINISH + self._stop.reason.encode())
         if self._stop.at_once and not self._leave_sent:
@@ -215,7 +215,7 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
         while True:
             request = connection.recv_bytes()
             if request.startswith(_FINISH):
-                interrupts.ask(request.removeprefix(_FINISH).decode())
+                interrupts.request(request.removeprefix(_FINISH).decode())
                 # The other request is a second one.
                 interrupts.interrupted = True
             elif request == _WEIGHTS:

@@ -13,25 +13,25 @@ class StopRequest:
     Plain attributes and no Event: setting an Event takes a lock, and a second signal in that moment would deadlock.
 
     Attributes:
-        asked: finish the rollouts under way, save and end.
+        requested: finish the rollouts under way, save and end.
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         weights: send the present weights as an event, and go on.
-        reason: what asked, for the message about it; empty for Ctrl-C.
+        reason: what requested it, for the message about it; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
-        self.asked = self.interrupted = self.at_once = self.weights = False
+        self.requested = self.interrupted = self.at_once = self.weights = False
         self.reason = ""
 
-    def ask(self, reason: str) -> None:
-        """Set `asked` for `reason`, unless something else has set it."""
-        if not self.asked:
-            self.reason, self.asked = reason, True
+    def request(self, reason: str) -> None:
+        """Set `requested` for `reason`, unless something else has set it."""
+        if not self.requested:
+            self.reason, self.requested = reason, True
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """The period in which a run honours `asked`. Before it there is nothing to save, after it all is saved."""
+        """The period in which a run honours `requested`. Before it there is nothing to save, after it all is saved."""
         yield
 
 
@@ -42,10 +42,10 @@ class StoppedBeforeTrainingError(KeyboardInterrupt):
 class Interrupts(StopRequest):
     """A stop request set by signals. Use as a context, in the main thread, around the whole command.
 
-    While training, the first signal sets `asked` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP never
-    count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of a job;
-    a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as Ctrl-C
-    does; after training they are ignored.
+    While training, the first signal sets `requested` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP
+    never count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of
+    a job; a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as
+    Ctrl-C does; after training they are ignored.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Interrupts(StopRequest):
         self._training = self._concluding = False
 
     def __enter__(self) -> "Interrupts":
-        self._handlers = on_hangup(self._ask_only)
+        self._handlers = on_hangup(self._request_only)
         self._handlers.__enter__()
         return self
 
@@ -73,11 +73,11 @@ class Interrupts(StopRequest):
     def _ask(self, _signal: int, _frame: object) -> None:
         if self.interrupted:
             raise KeyboardInterrupt
-        self.asked = self.interrupted = True
+        self.requested = self.interrupted = True
 
-    def _ask_only(self, kind: int, _frame: object) -> None:
+    def _request_only(self, kind: int, _frame: object) -> None:
         if self._training:
-            self.ask("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
+            self.request("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
         elif not self._concluding:
             self._concluding = True
             raise StoppedBeforeTrainingError

@@ -24,7 +24,7 @@ from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
-from launch.settings.check import check_arrivals, check_checkpoint, check_network, resume_lines
+from launch.settings.check import check_checkpoint, check_network, check_traces, resume_lines
 from launch.settings.resolve import resolved, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_tensorflow
 from shared.config import RunConfig
@@ -133,14 +133,14 @@ class _Listener:
             return
         try:
             if self._on_event(event) is False:
-                self.stop.ask("a callback")
+                self.stop.request("a callback")
         except KeyboardInterrupt as error:
             self.interrupt(error)
         except Exception as error:
             if not self.training:
                 raise
             self.error = error
-            self.stop.ask("a callback")
+            self.stop.request("a callback")
 
     def message(self, text: str) -> None:
         self(Message(text))
@@ -153,7 +153,7 @@ class _Listener:
         if not self.training or self.stop.interrupted:
             raise error
         self.error = self.error or error
-        self.stop.asked = self.stop.interrupted = True
+        self.stop.requested = self.stop.interrupted = True
 
 
 class _Run(NamedTuple):
@@ -205,7 +205,7 @@ def _prepare(
     budget = thread_budget(config) if here else None
     if budget is not None and not resume:
         config = resolved(config, budget.actors)
-    check_arrivals(config, budget)
+    check_traces(config, budget)
     first: FirstWeights | None = None
     if resume:
         spec = folder.with_observation_mean(config, spec)
@@ -402,7 +402,7 @@ def _watch(
             look()
             if summary is not None:
                 return summary
-            if listener.stop.asked and not passed_on:
+            if listener.stop.requested and not passed_on:
                 passed_on = True
                 interrupt()
                 reason, finishing = listener.stop.reason, "finishing the gradients under way and saving"

@@ -68,9 +68,9 @@ def throughput(arguments: ThroughputArguments) -> None:
     if not seconds > 0:
         raise setting_error("seconds", seconds, "must be greater than 0")
     run = complete(arguments.request())
-    asked = endless(run.config)
-    budget, spec = thread_budget(asked), environment_spec(asked.environment)
-    config = resolved(asked, budget.actors)
+    base = endless(run.config)
+    budget, spec = thread_budget(base), environment_spec(base.environment)
+    config = resolved(base, budget.actors)
     check_network(config, spec)
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
@@ -96,7 +96,7 @@ def throughput(arguments: ThroughputArguments) -> None:
     actor_seconds = sum(stages.values()) - stages["wait"]
     halves = measured["agent_steps_per_second_by_halves"]
     reasons = [*([load] if load else []), *unsteady({"the system": halves, **_sums_of_medians(components)})]
-    costs = asked, actor_seconds, learner_seconds
+    costs = base, actor_seconds, learner_seconds
     result = {
         "agent_steps_per_second": rate,
         "frames_per_second": rate * config.frames_per_agent_step,

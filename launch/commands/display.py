@@ -254,9 +254,9 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
         lines.append(f"{what}: {evaluation_line(evaluation)}")
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     if first is not None and first != confirmed:
-        lines.append(f"first crossing of the mark: {_crossing(first)}")
+        lines.append(f"first crossing of the target: {_crossing(first)}")
     if confirmed is not None:
-        lines.append(f"mark reached: {_crossing(confirmed)}")
+        lines.append(f"target reached: {_crossing(confirmed)}")
     return [
         *lines,
         f"run folder:   {run}",

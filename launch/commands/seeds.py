@@ -96,7 +96,7 @@ def train_in_turn(runs: Sequence[PlannedRun], side_by_side: int, console: Consol
     codes, refused = list[int](), list[ConfigurationError]()
 
     def train(run: PlannedRun) -> None:
-        if interrupts.asked or refused:
+        if interrupts.requested or refused:
             return
         print_line(console, f"{run.name}: {run.folder}{', goes on' if run.resume else ''}")
         try:
@@ -217,7 +217,7 @@ def train_seeds(
         write_json(folder / "summary.json", result)
         write_json(json, result)
         _show(console, result, folder)
-        code = EXIT_INTERRUPTED if interrupts.asked else max(codes, default=EXIT_DONE)
+        code = EXIT_INTERRUPTED if interrupts.requested else max(codes, default=EXIT_DONE)
         if code != EXIT_DONE:
             print_line(console, f"go on:   tributary train --resume {quoted(folder)}")
         return code

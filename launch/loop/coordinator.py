@@ -1,14 +1,8 @@
 """The asynchronous loop between the learner and its actors: no barrier, no Ray.
 
-The life of a gradient report (evaluations: `launch.loop.evaluation`):
-
-    dispatched ──► computed ──► sent ──► taken in here ──► admitted ──► summed ──► applied (one update per K)
-      weights       by the      by the       │                │
-      of the        actor       executor     │                └──► dropped, with its reason
-      moment                                 └──► the actor is dispatched again, with the newest weights
-
-    Lost with an actor between "dispatched" and "taken in": counted by the worker pool. Every report that is taken in
-    ends as applied, pending or dropped in the learner's account: sampled = applied + pending + dropped.
+The learner takes in each report as it arrives (its life: `learner.learner`), and the actor is dispatched again with the
+newest weights. What is lost with an actor before its report arrives is counted by the worker pool. Evaluations:
+`launch.loop.evaluation`.
 """
 
 import time

@@ -12,7 +12,7 @@ import gymnasium
 
 from actors.environments import EnvironmentSpec
 from launch.machine import without_collections
-from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_channel
+from launch.on_ray.transport import CallResult, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
@@ -28,14 +28,14 @@ class Reply(NamedTuple):
     `accepted`: the process has accepted the connection that it was offered, and waits for the call of `serve`.
     """
 
-    result: Answer
+    result: CallResult
     accepted: bool
 
 
 class WorkerProcess:
     """A process whose calls come through Ray, and from the executor's machine soon through a connection.
 
-    A subclass answers them.
+    A subclass handles them.
     """
 
     _endpoint: LocalEndpoint | None = None
@@ -47,19 +47,21 @@ class WorkerProcess:
         share: EvaluationShare | None,
         address: ChannelAddress | None,
     ) -> Reply:
-        """Answer one call. Later calls may come through the connection at `address`."""
-        result = self.answer(snapshot, target, share)
+        """Handle one call. Later calls may come through the connection at `address`."""
+        result = self.handle(snapshot, target, share)
         if address is not None and self._endpoint is None:
             channel = open_channel(address)
             self._endpoint = None if channel is None else LocalEndpoint(channel)
         return Reply(result, self._endpoint is not None)
 
     def serve(self) -> None:
-        """Answer the calls of the accepted connection until its other end is closed."""
+        """Handle the calls of the accepted connection until its other end is closed."""
         assert self._endpoint is not None
-        self._endpoint.serve(self.answer)
+        self._endpoint.serve(self.handle)
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None) -> Answer:
+    def handle(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
+    ) -> CallResult:
         """Do the work of one call with these weights, which may be overwritten after it."""
         raise NotImplementedError
 
@@ -103,7 +105,7 @@ class ActorProcess(WorkerProcess):
 
         return Actor(config, spec, actor_id)
 
-    def answer(
+    def handle(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
     ) -> GradientReport | Played | EvaluationPart:
         """Run one rollout, or play on with a share of an evaluation; see `Actor`.

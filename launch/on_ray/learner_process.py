@@ -217,7 +217,7 @@ def run_learners(
                 if restarts == 0 and isinstance(error.cause, ConfigurationError):
                     raise error.cause from None
                 raise
-            if stop.asked or restarts == _MOST_RESTARTS:
+            if stop.requested or restarts == _MOST_RESTARTS:
                 raise
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
@@ -248,7 +248,7 @@ def sent_folder(folder: Path) -> SentFolder:
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
     shown = ""
-    while not stop.asked:
+    while not stop.requested:
         nodes = cluster_nodes()
         try:
             placement = place(config, nodes)

@@ -21,7 +21,7 @@ from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_er
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import gradients_together
-from launch.on_ray.transport import Answer
+from launch.on_ray.transport import CallResult
 from shared.config import RunConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, WeightSnapshot
 
@@ -54,7 +54,9 @@ class NodeAggregator(WorkerProcess):
         self._aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
         self._weights: WeightSnapshot | None = None
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None) -> Answer:
+    def handle(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
+    ) -> CallResult:
         if self._weights is None or self._weights.version != snapshot.version:
             # Actors may start with these weights after the call, when their memory may have the next ones.
             self._weights = _copy(snapshot)

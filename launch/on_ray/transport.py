@@ -47,7 +47,7 @@ _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
 # What a call gives: a report, a rollout without one, a part of an evaluation, or a node's aggregator's news.
-Answer = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat | Played
+CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat | Played
 
 
 class VectorAddress(NamedTuple):
@@ -131,19 +131,19 @@ class LocalTransport:
         connection.near.send(Request(weights, target_weights, share, reply_in.address))
         return call
 
-    def receive(self, call: "LocalCall") -> Answer:
-        """The answer to a call that has ended.
+    def receive(self, call: "LocalCall") -> CallResult:
+        """The result of a call that has ended.
 
         Raises:
             EOFError: the actor raised, or its process died.
         """
-        answer: Answer = call.connection.near.receive()
+        result: CallResult = call.connection.near.receive()
         self._calls.remove(call)
-        if not isinstance(answer, GradientReport | AggregatedReport):
-            return answer
+        if not isinstance(result, GradientReport | AggregatedReport):
+            return result
         # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
         # to the vector.
-        return answer._replace(gradient=call.reply_in.values)
+        return result._replace(gradient=call.reply_in.values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
         self._calls = [call for call in self._calls if call.connection is not connection]
@@ -235,8 +235,8 @@ class LocalEndpoint:
         self._channel = channel
         self._vectors: dict[VectorAddress, Float32Array] = {}
 
-    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], Answer]) -> None:
-        """Answer requests by `run` until the other end is closed."""
+    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], CallResult]) -> None:
+        """Handle requests by `run` until the other end is closed."""
         try:
             while True:
                 try:
@@ -244,11 +244,11 @@ class LocalEndpoint:
                 except EOFError:
                     return
                 target = request.target and self._snapshot(request.target)
-                answer = run(self._snapshot(request.weights), target, request.share)
-                if isinstance(answer, GradientReport | AggregatedReport):
-                    self._vector(request.reply_in)[...] = answer.gradient
-                    answer = answer._replace(gradient=_NO_GRADIENT)
-                self._channel.send(answer)
+                result = run(self._snapshot(request.weights), target, request.share)
+                if isinstance(result, GradientReport | AggregatedReport):
+                    self._vector(request.reply_in)[...] = result.gradient
+                    result = result._replace(gradient=_NO_GRADIENT)
+                self._channel.send(result)
         finally:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()

@@ -230,7 +230,7 @@ class Training:
 
     def stop(self) -> None:
         """Have it finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
-        self._stop.ask("stop()")
+        self._stop.request("stop()")
 
     def request_weights(self) -> None:
         """Have the event `Weights` come to `on_event`, in about a second while it trains. Returns at once."""

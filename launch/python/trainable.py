@@ -125,7 +125,7 @@ class RunTrainable(tune.Trainable):
     def cleanup(self) -> None:
         """Stop and save the run."""
         if self._thread is not None:
-            self._request.asked = True
+            self._request.requested = True
             self._thread.join()
         self._thread = None
 

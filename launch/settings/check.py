@@ -90,7 +90,7 @@ def _sections_of_own_classes(config: RunConfig) -> set[str]:
     return {section for section, entry in chosen.items() if entry and not entry.module.startswith("shared.")}
 
 
-def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
+def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
     """Check the files that an order of arrivals is written to or read from."""
     if config.record_arrivals is not None:
         file = Path(config.record_arrivals)

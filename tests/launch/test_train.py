@@ -142,7 +142,7 @@ def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, mo
         with pytest.raises(BrokenPipeError):
             watch(lambda: (_ for _ in ()).throw(BrokenPipeError()), lambda: None, lambda: None)
         signal.raise_signal(signal.SIGHUP)
-        assert stop.asked
+        assert stop.requested
         return {"status": "interrupted"}
 
     monkeypatch.setattr(learner_process, "run_learners", run_learners)
@@ -256,7 +256,7 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
 
     def on_event(event: Event) -> None:
         if isinstance(event, Row):
-            stop.asked = stop.interrupted = stop.at_once = True
+            stop.requested = stop.interrupted = stop.at_once = True
 
     with pytest.raises(KeyboardInterrupt):
         train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
@@ -328,9 +328,9 @@ def send(kind: signal.Signals) -> None:
 @pytest.mark.parametrize("first", KINDS)
 def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(first: signal.Signals) -> None:
     with Interrupts() as interrupts, interrupts.training():
-        assert not interrupts.asked
+        assert not interrupts.requested
         send(first)
-        assert interrupts.asked
+        assert interrupts.requested
         if first != signal.SIGINT:
             send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -343,7 +343,7 @@ def test_hangups_and_terminations_only_ever_ask(kind: signal.Signals) -> None:
         send(signal.SIGINT)
         for _ in range(3):
             send(kind)
-        assert interrupts.asked
+        assert interrupts.requested
 
 
 @pytest.mark.timeout(20)
@@ -382,7 +382,7 @@ def test_a_hangup_that_was_ignored_stays_ignored() -> None:
     try:
         with Interrupts() as interrupts, interrupts.training():
             send(signal.SIGHUP)
-            assert not interrupts.asked
+            assert not interrupts.requested
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -161,7 +161,7 @@ def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkey
     with Interrupts() as interrupts, interrupts.training():
         connect()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupts.asked
+        assert interrupts.requested
 
 
 def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: pytest.MonkeyPatch) -> None:

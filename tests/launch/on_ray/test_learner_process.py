@@ -79,13 +79,13 @@ class Learners:
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view()
             if interrupt:
-                stop.asked = True
+                stop.requested = True
                 pass_on()
             return wait()
 
         def say(message: str) -> None:
             self.said.append(message)
-            stop.asked |= message.startswith("waiting for nodes")
+            stop.requested |= message.startswith("waiting for nodes")
 
         stop = StopRequest()
         spec, budget = environment_spec(config.environment), thread_budget(config)

@@ -36,8 +36,8 @@ class Run:
             raise self._end
         on_event(Started(str(folder), CONFIG, 1))
         if on_event(Row({"frames": 8})) is False:
-            stop.asked = True
-        while not stop.asked and self._end == "interrupted":
+            stop.requested = True
+        while not stop.requested and self._end == "interrupted":
             self.goes_on.wait(0.01)
         if isinstance(self._end, BaseException):
             raise self._end

@@ -92,90 +92,90 @@ def at(episodes: int, mean: float | None, update: int | None = None) -> Training
     return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
 
 
-def requested(mark: ReturnTarget, point: TrainingPoint, counts: bool = True) -> bool:
-    """Whether the mark is crossed here. If it is, an evaluation begins."""
-    crosses = mark.crosses(point, counts=counts)
+def requested(target: ReturnTarget, point: TrainingPoint, counts: bool = True) -> bool:
+    """Whether the target is crossed here. If it is, an evaluation begins."""
+    crosses = target.crosses(point, counts=counts)
     if crosses:
-        mark.request(point)
+        target.request(point)
     return crosses
 
 
-def ended(mark: ReturnTarget, mean: float | None, point: TrainingPoint, agent_steps: int = 0) -> bool:
-    return mark.evaluated(mean, point, agent_steps=agent_steps, trained=point.agent_steps)
+def ended(target: ReturnTarget, mean: float | None, point: TrainingPoint, agent_steps: int = 0) -> bool:
+    return target.evaluated(mean, point, agent_steps=agent_steps, trained=point.agent_steps)
 
 
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
-    mark = ReturnTarget(18.0, "training")
-    assert not requested(mark, at(150, 17.9))
-    assert not requested(mark, at(160, 18.5), counts=False), "an environment is in its first episode"
-    assert requested(mark, at(170, 18.0))
-    assert not requested(mark, at(180, 19.0)), "one question at a time"
-    assert mark.first == at(170, 18.0)
-    assert mark.confirmed is None
-    assert ended(mark, 18.0, at(170, 18.0))
-    assert mark.confirmed == mark.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
-    assert not requested(mark, at(400, 20.0)), "there is nothing more to ask"
+    target = ReturnTarget(18.0, "training")
+    assert not requested(target, at(150, 17.9))
+    assert not requested(target, at(160, 18.5), counts=False), "an environment is in its first episode"
+    assert requested(target, at(170, 18.0))
+    assert not requested(target, at(180, 19.0)), "one question at a time"
+    assert target.first == at(170, 18.0)
+    assert target.confirmed is None
+    assert ended(target, 18.0, at(170, 18.0))
+    assert target.confirmed == target.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
+    assert not requested(target, at(400, 20.0)), "there is nothing more to ask"
 
 
 def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
-    mark = ReturnTarget(18.0, "training")
-    assert not requested(mark, at(150, 12.0)._replace(recent_return=17.9))
-    assert requested(mark, at(160, 12.5)._replace(recent_return=18.1))
-    assert mark.first is not None
-    assert (mark.first.mean_return_100, mark.first.recent_return) == (12.5, 18.1)
+    target = ReturnTarget(18.0, "training")
+    assert not requested(target, at(150, 12.0)._replace(recent_return=17.9))
+    assert requested(target, at(160, 12.5)._replace(recent_return=18.1))
+    assert target.first is not None
+    assert (target.first.mean_return_100, target.first.recent_return) == (12.5, 18.1)
 
 
 def test_failed_confirmations_take_half_of_the_agent_steps_of_training() -> None:
     """Ten agent steps an episode. The first takes 300 after 1,700 of training: 150 new ones are half as many."""
-    mark = ReturnTarget(18.0, "training")
-    assert requested(mark, at(170, 18.2))
-    assert not ended(mark, 14.92, at(170, 18.2), 300)
-    assert mark.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
-    assert not requested(mark, at(184, 18.9))
-    assert requested(mark, at(185, 18.4))
+    target = ReturnTarget(18.0, "training")
+    assert requested(target, at(170, 18.2))
+    assert not ended(target, 14.92, at(170, 18.2), 300)
+    assert target.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
+    assert not requested(target, at(184, 18.9))
+    assert requested(target, at(185, 18.4))
     # With 900 more it is 1,200, of 2,400.
-    assert not ended(mark, 17.0, at(185, 18.4), 900)
-    assert not requested(mark, at(239, 18.9))
-    assert requested(mark, at(240, 18.4))
-    assert ended(mark, 18.7, at(240, 18.4))
-    assert (mark.first.update, mark.confirmed.update) == (170, 240)
-    assert mark.confirmed.evaluation_mean_return == 18.7
+    assert not ended(target, 17.0, at(185, 18.4), 900)
+    assert not requested(target, at(239, 18.9))
+    assert requested(target, at(240, 18.4))
+    assert ended(target, 18.7, at(240, 18.4))
+    assert (target.first.update, target.confirmed.update) == (170, 240)
+    assert target.confirmed.evaluation_mean_return == 18.7
 
 
 def test_a_regular_evaluation_confirms_no_training_return() -> None:
-    mark = ReturnTarget(18.0, "training")
-    assert not ended(mark, 21.0, at(170, 18.0))
-    requested(mark, at(170, 18.0))
-    assert not ended(mark, 21.0, at(175, 18.0))
-    assert ended(mark, 18.0, at(170, 18.0))
+    target = ReturnTarget(18.0, "training")
+    assert not ended(target, 21.0, at(170, 18.0))
+    requested(target, at(170, 18.0))
+    assert not ended(target, 21.0, at(175, 18.0))
+    assert ended(target, 18.0, at(170, 18.0))
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
-    mark = ReturnTarget(475.0, "evaluation")
-    assert not requested(mark, at(200, 480.0))
-    assert not ended(mark, 470.0, at(200, 480.0))
-    assert mark.first is None
-    assert ended(mark, 475.0, at(210, None))
-    assert mark.first == mark.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
+    target = ReturnTarget(475.0, "evaluation")
+    assert not requested(target, at(200, 480.0))
+    assert not ended(target, 470.0, at(200, 480.0))
+    assert target.first is None
+    assert ended(target, 475.0, at(210, None))
+    assert target.first == target.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
 
 
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
 def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
-    mark = ReturnTarget(18.0, "training")
-    assert not requested(mark, at(170, mean))
-    assert requested(mark, at(180, 18.0))
-    assert not ended(mark, mean, at(180, 18.0))
+    target = ReturnTarget(18.0, "training")
+    assert not requested(target, at(170, mean))
+    assert requested(target, at(180, 18.0))
+    assert not ended(target, mean, at(180, 18.0))
     by_evaluations = ReturnTarget(18.0, "evaluation")
     assert not ended(by_evaluations, mean, at(180, 18.0))
-    assert mark.confirmed is by_evaluations.first is None
+    assert target.confirmed is by_evaluations.first is None
 
 
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
-    mark = ReturnTarget(18.0, "training")
-    requested(mark, at(170, 18.0))
-    asked = json.loads(json.dumps(mark.state()))
-    ended(mark, 10.0, at(170, 18.0), 300)
-    failed = json.loads(json.dumps(mark.state()))
+    target = ReturnTarget(18.0, "training")
+    requested(target, at(170, 18.0))
+    asked = json.loads(json.dumps(target.state()))
+    ended(target, 10.0, at(170, 18.0), 300)
+    failed = json.loads(json.dumps(target.state()))
     # The evaluation is gone with its process: the next crossing is asked about.
     lost = ReturnTarget(18.0, "training")
     lost.restore(asked)
@@ -200,8 +200,8 @@ def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() ->
     assert collapsed_episodes(returns, 19.0) is None
 
 
-def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnTarget | None = None) -> str:
-    rules = StoppingRules(config, mark)
+def rules_after(config: RunConfig, frames: int, seconds: float, target: ReturnTarget | None = None) -> str:
+    rules = StoppingRules(config, target)
     assert rules.stops(frames, seconds) is not rules.running
     return rules.status
 
