@@ -28,7 +28,7 @@ from launch.output import exit_code, replace_folder, revision, to_json, write_js
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, mean_and_error, score
 from launch.run.folder import RunFolder, WeightsName, read_summary, write_weights
-from launch.run.status import run_path
+from launch.run.lookup import run_path
 from launch.settings.files import for_another_run
 from shared.errors import ConfigurationError
 

@@ -22,7 +22,7 @@ from launch.run.events import Event, Message, Preparing, Progressed, Started, St
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
-from launch.run.status import reached_limit, why_it_goes_on
+from launch.run.summary import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
 from launch.settings.check import check_checkpoint, check_network, check_traces, resume_lines
 from launch.settings.resolve import resolved, rollouts_line

@@ -17,7 +17,7 @@ from launch.interrupts import blocked
 from launch.output import duration, mean_return, number, print_line, quoted
 from launch.presets import usual_agent_steps
 from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
-from launch.run.status import trust_option
+from launch.run.lookup import trust_option
 from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 

@@ -25,7 +25,8 @@ from launch.output import (
     write_json,
 )
 from launch.run.folder import holder_of, is_resumable
-from launch.run.status import RUNNING, RunPath, RunStatus, run_folders, run_status
+from launch.run.lookup import RunPath, run_folders
+from launch.run.summary import RUNNING, RunStatus, run_status
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
 

@@ -28,8 +28,18 @@ from launch.output import (
     quoted,
     write_json,
 )
-from launch.run.folder import LOCK_FILE, RunFolder, imports_permitted, lock_folder, read_object, read_summary
-from launch.run.status import FILES, SeveralSeeds, reached_limit, write_seeds
+from launch.run.folder import (
+    FILES_OF_SEEDS,
+    LOCK_FILE,
+    RunFolder,
+    SeveralSeeds,
+    imports_permitted,
+    lock_folder,
+    read_object,
+    read_summary,
+    write_seeds,
+)
+from launch.run.summary import reached_limit
 from launch.settings.files import set_of_one_run
 from launch.settings.resolve import ResolvedRun
 from launch.train import Result, TrainingFailedError
@@ -198,7 +208,7 @@ def train_seeds(
             first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]
         with lock_folder(folder):
-            before = {folder / name: (folder / name).read_bytes() for name in FILES} if resume else {}
+            before = {folder / name: (folder / name).read_bytes() for name in FILES_OF_SEEDS} if resume else {}
             try:
                 left = [run for run in (left_to_do(run, changes) for run in runs) if run is not None]
                 if resume:
@@ -240,7 +250,7 @@ def _for_each(config: RunConfig, side_by_side: int) -> RunConfig:
 
 def _discard_if_no_run_started(folder: Path) -> None:
     if not any(entry.is_dir() for entry in folder.iterdir()):
-        made = (*folder.glob("seed-*.log"), *map(folder.joinpath, (*FILES, LOCK_FILE)))
+        made = (*folder.glob("seed-*.log"), *map(folder.joinpath, (*FILES_OF_SEEDS, LOCK_FILE)))
         for file in made:
             file.unlink(missing_ok=True)
         with suppress(OSError):

@@ -13,7 +13,7 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.run.folder import RunFolder, read_summary
-from launch.run.status import discard_if_empty, new_run_dir
+from launch.run.lookup import discard_if_empty, new_run_dir
 from launch.settings.resolve import PresetArguments, ResolvedRun, TrainRequest, complete
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error

@@ -32,7 +32,7 @@ from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, quoted, write_json
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
-from launch.run.status import RunPath, run_name, trust_option
+from launch.run.lookup import RunPath, run_name, trust_option
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError
 

@@ -33,7 +33,7 @@ from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, p
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
-from launch.run.status import LearnerDeath
+from launch.run.summary import LearnerDeath
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

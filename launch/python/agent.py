@@ -16,8 +16,8 @@ from actors.environments.masks import read_mask
 from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack
 from actors.environments.spaces import found_at
 from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.lookup import run_path
 from launch.run.saving import fetch
-from launch.run.status import run_path
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 

@@ -19,7 +19,7 @@ from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_summary
-from launch.run.status import discard_if_empty, new_run_dir, run_path
+from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.settings.files import named
 from launch.settings.resolve import ResolvedRun, complete, on_the_same_cluster, train_request
 from launch.tensorflow_setup import share_tensorflow

@@ -26,8 +26,8 @@ from launch.output import (
     write_json,
 )
 from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.lookup import RunPath
 from launch.run.metrics import missing_info
-from launch.run.status import RunPath
 from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig

@@ -23,7 +23,7 @@ from launch.output import (
 )
 from launch.results.evaluate import describe_protocol, load_policy
 from launch.run.folder import RunFolder, WeightsName
-from launch.run.status import RunPath
+from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error

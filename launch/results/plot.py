@@ -23,7 +23,7 @@ from launch.output import (
 )
 from launch.results.curves import Band, XAxis, aggregates, bands, of_several_games, read_curve
 from launch.run.folder import RunFolder
-from launch.run.status import RunPath
+from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
 

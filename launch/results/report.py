@@ -48,8 +48,9 @@ from launch.results.plot import (
     stages_svg,
 )
 from launch.run.folder import read_object, read_summary
+from launch.run.lookup import RunPath
 from launch.run.metrics import lag_summary
-from launch.run.status import RunPath, run_status
+from launch.run.summary import run_status
 from launch.settings.parse import Operand
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError

@@ -238,6 +238,43 @@ def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
     return spec.images and config.network.centre_observations
 
 
+# ---- Several seeds
+
+# Settings of all runs, in the format of --config.
+SETTINGS = "settings.json"
+FILES_OF_SEEDS = (SEEDS_FILE, SETTINGS)
+
+
+class SeveralSeeds(NamedTuple):
+    """Runs with the same settings and different seeds. `start_from` is the run whose weights all start from."""
+
+    config: RunConfig
+    seeds: tuple[int, ...]
+    preset: str
+    start_from: str | None
+
+
+def write_seeds(folder: Path, several: SeveralSeeds) -> None:
+    write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
+    write_json(
+        folder / SEEDS_FILE, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from}
+    )
+
+
+def read_seeds(folder: Path) -> SeveralSeeds | None:
+    """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
+    if not (folder / SEEDS_FILE).is_file():
+        return None
+    try:
+        kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
+        config = msgspec.json.decode((folder / SETTINGS).read_text(encoding="utf-8"), type=RunConfig)
+        found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
+    except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
+        raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
+    check_imports(config.environment, "resume", str(folder))
+    return found
+
+
 # ---- Lock
 
 

@@ -33,7 +33,6 @@ from launch.run.events import Evaluated, Preparing, Progress, Saved, View, Weigh
 from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
 from launch.run.saving import Saving
-from launch.run.status import LearnerDeath, RunCounts, run_summary
 from launch.run.stopping import (
     Evaluations,
     RecentReturn,
@@ -42,6 +41,7 @@ from launch.run.stopping import (
     TrainingPoint,
     TrainingReturns,
 )
+from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
 from launch.run.timers import Timer, Timers
 from learner.learner import Learner, Outcome

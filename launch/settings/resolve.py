@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
-from launch.run.folder import SEEDS_FILE, RunFolder, check_imports, imports_permitted
-from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
+from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
+from launch.run.lookup import LATEST, run_path
 from launch.settings.check import check_effects
 from launch.settings.files import (
     ConfigFile,

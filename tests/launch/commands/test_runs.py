@@ -22,7 +22,7 @@ from launch.output import write_json
 from launch.run.events import Progress
 from launch.run.folder import holder_of, lock_folder
 from launch.run.metrics import row_values
-from launch.run.status import run_status
+from launch.run.summary import run_status
 from shared.config import RunConfig
 
 

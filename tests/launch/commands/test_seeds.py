@@ -18,8 +18,7 @@ from launch.cli import main
 from launch.commands.seeds import parse_seeds, summarise_seeds
 from launch.on_ray import cluster
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder, holder_of
-from launch.run.status import SeveralSeeds, read_seeds, write_seeds
+from launch.run.folder import RunFolder, SeveralSeeds, holder_of, read_seeds, write_seeds
 from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --executor inline --actors 1 {UNTIL_FRAMES}"

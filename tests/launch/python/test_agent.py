@@ -19,7 +19,7 @@ import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.python.agent import EnvironmentSide
-from launch.run.status import run_path
+from launch.run.lookup import run_path
 
 WITHOUT_RAY = """
 import sys

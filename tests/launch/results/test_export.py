@@ -20,7 +20,7 @@ from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.spaces import random_actions
 from launch.cli import main
 from launch.run.folder import RunFolder
-from launch.run.status import run_path
+from launch.run.lookup import run_path
 
 # One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
 LOADED_ELSEWHERE = """

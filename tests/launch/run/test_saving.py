@@ -17,6 +17,7 @@ from launch.cli import main
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Row, Saved
 from launch.run.folder import RunFolder
+from launch.run.lookup import run_path
 from launch.run.saving import (
     BestWeights,
     Changes,
@@ -26,7 +27,6 @@ from launch.run.saving import (
     check_storage,
     fetch,
 )
-from launch.run.status import run_path
 from shared.config import CheckpointConfig, RunConfig
 from shared.errors import ConfigurationError
 

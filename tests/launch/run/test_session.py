@@ -19,7 +19,7 @@ from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.run.events import Message, Saved
 from launch.run.session import TrainingSession, longest_episode
-from launch.run.status import LearnerDeath
+from launch.run.summary import LearnerDeath
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, Video, WeightSnapshot
 

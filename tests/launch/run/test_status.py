@@ -33,18 +33,9 @@ from launch.run.folder import (
     is_resumable,
     lock_folder,
 )
+from launch.run.lookup import discard_if_empty, new_run_dir, newest_run, run_folders, run_path
 from launch.run.metrics import row_values
-from launch.run.status import (
-    RunCounts,
-    discard_if_empty,
-    new_run_dir,
-    newest_run,
-    reached_limit,
-    run_folders,
-    run_path,
-    run_status,
-    why_it_goes_on,
-)
+from launch.run.summary import RunCounts, reached_limit, run_status, why_it_goes_on
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array

@@ -20,7 +20,7 @@ from launch.cli import main
 from launch.python.run import resolved_run
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
-from launch.run.status import run_path
+from launch.run.lookup import run_path
 from launch.settings.files import named, read_config_file
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError

@@ -1,32 +1,19 @@
-"""The status of a run, its summary, the conditions of a resume, and its name on the command line; several seeds."""
+"""The status of a run, its summary, and the conditions of a resume."""
 
-import json
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
-from functools import cache
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from launch import zoo
-from launch.output import finite, nearest, typed_path, write_json
-from launch.run.folder import SEEDS_FILE, Holder, RunFolder, check_imports, holder_of, last_row, read_summary
+from launch.output import finite
+from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
-from launch.run.saving import fetch
 from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingReturns
 from shared.config import ActorConfig, RunConfig
-from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:
     from learner.learner import Learner
 
 RUNNING, DIED = "running", "died"
-# Runs, those of --seeds, and those of --seeds in a folder of their own, such as runs/study/cartpole.
-_PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 
 class RunStatus(NamedTuple):
@@ -57,19 +44,6 @@ def run_status(path: Path) -> RunStatus:
     else:
         status = DIED
     return RunStatus(folder, config, status, holder, row)
-
-
-def run_folders(runs: Path) -> Iterator[Path]:
-    """The folders of runs below a folder, the newest first, with those of seeds."""
-    found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
-    dated = [(_started(file), file.parent) for file in found]
-    yield from (folder for _, folder in sorted(dated, reverse=True))
-
-
-def _started(file: Path) -> int:
-    # A resume writes config.json anew. The manifest is written once, at the start.
-    manifest = file.with_name("manifest.json")
-    return (manifest if manifest.is_file() else file).stat().st_mtime_ns
 
 
 # ---- Summary
@@ -201,133 +175,3 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
         limits.append(f"{config.stop_after_seconds:,g} seconds")
     ended = ended.replace("_", " ")
     return f"the run ended at {summary['frames']:,} frames ({ended}); it goes on to {' or '.join(limits)}"
-
-
-# ---- Several seeds
-
-# Settings of all runs, in the format of --config.
-SETTINGS = "settings.json"
-FILES = (SEEDS_FILE, SETTINGS)
-
-
-class SeveralSeeds(NamedTuple):
-    """Runs with the same settings and different seeds. `start_from` is the run whose weights all start from."""
-
-    config: RunConfig
-    seeds: tuple[int, ...]
-    preset: str
-    start_from: str | None
-
-
-def write_seeds(folder: Path, several: SeveralSeeds) -> None:
-    write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
-    write_json(
-        folder / SEEDS_FILE, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from}
-    )
-
-
-def read_seeds(folder: Path) -> SeveralSeeds | None:
-    """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
-    if not (folder / SEEDS_FILE).is_file():
-        return None
-    try:
-        kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
-        config = msgspec.json.decode((folder / SETTINGS).read_text(encoding="utf-8"), type=RunConfig)
-        found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
-    except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
-        raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
-    check_imports(config.environment, "resume", str(folder))
-    return found
-
-
-# ---- Names of runs
-
-
-LATEST = "latest"
-_RUNS = Path("runs")
-
-
-def newest_run(runs: Path = _RUNS) -> Path:
-    """The run below `runs` that started last: a seed or a trial, where several runs share a folder."""
-    newest = next(run_folders(runs), None)
-    if newest is None:
-        raise ConfigurationError(f"latest is the newest run below {runs}/, and there is none: name a folder")
-    return newest
-
-
-def new_run_dir(name: str) -> Path:
-    """Make a new folder below runs/, named by the time, with a number after others of the same second."""
-    first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    for number in count(2):
-        try:
-            folder.mkdir(parents=True)
-            break
-        except FileExistsError:
-            folder = first.with_name(f"{first.name}-{number}")
-        except OSError as error:
-            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
-    return folder
-
-
-def discard_if_empty(folder: Path) -> None:
-    """Remove a folder of `new_run_dir` that is empty, since its run could not start, and runs/ if it has no other."""
-    for path in (folder, folder.parent):
-        # Seeds that could not start have removed the first.
-        with suppress(OSError):
-            path.rmdir()
-
-
-def run_path(text: str) -> Path:
-    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder.
-
-    Raises:
-        ConfigurationError: there is no such folder, agent or copy. The message has the most similar run folder.
-    """
-    if "://" in text:
-        return _fetched(text)
-    if text.startswith(zoo.PREFIX):
-        return zoo.agent_folder(text)
-    try:
-        path = typed_path(text)
-    except ValueError as error:
-        raise setting_error("run", text, str(error)) from error
-    if path.exists():
-        return path
-    if text == LATEST:
-        return newest_run()
-    if (_RUNS / path).exists():
-        # `tributary runs` lists runs by this name.
-        return _RUNS / path
-    if zoo.PREFIX + text in zoo.agents():
-        raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
-    known = [str(folder) for folder in run_folders(_RUNS)]
-    others = f"{nearest(text, known)} (tributary runs lists all)" if known else f", and no run below {_RUNS}/"
-    raise ConfigurationError(f"{text}: there is no such folder{others}")
-
-
-# Cached: a command may ask for the folder more than once.
-@cache
-def _fetched(url: str) -> Path:
-    folder = new_run_dir(url.rstrip("/").rpartition("/")[2])
-    try:
-        fetch(url, folder)
-    except ConfigurationError:
-        # runs/, if there is no other run.
-        with suppress(OSError):
-            folder.parent.rmdir()
-        raise
-    return folder
-
-
-def run_name(path: Path) -> str:
-    """The name of a run's folder on the command line."""
-    return zoo.agent_name(path) or str(path)
-
-
-def trust_option(config: RunConfig) -> str:
-    """The end of a suggested command that plays a run: the option to run the user's own modules, if it has any."""
-    return " --trust-imports" if config.environment.modules else ""
-
-
-RunPath = Annotated[Path, run_path]
-"""Type of a command's argument: the folder of a run, `latest`, `zoo:NAME`, or a URL of remote storage."""
