@@ -1,14 +1,14 @@
-"""The bound of the machine's cores: environment, acting and gradient in plain Keras, in processes of their own."""
+"""The bound of the machine's cores: environment, acting and gradient in plain Keras, in a process of their own."""
 
 import itertools
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-_PARTS = ("environment", "acting", "gradient")
 _REPEATS = 3
-# From a request to the opening of its window: by then each process has received the request and is at work.
-_NOTICE_SECONDS = 0.1
 _WARM_UP_CALLS = 3
-_READY = "ready"
-_SPAWN = multiprocessing.get_context("spawn")
 # (filters, kernel, stride) and units. Not taken from shared.networks: the reference must not change with our networks.
 PLAIN_NETWORKS = {
     "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
@@ -45,40 +40,24 @@ def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
     return spec.has_lives and network.name in PLAIN_NETWORKS and network.recurrent == "none"
 
 
-def measure_components(
-    config: RunConfig, spec: EnvironmentSpec, counts: Sequence[int], seconds: float = 0.7
-) -> dict[int, Components]:
-    """Components by the number of processes that are at work at the same time, for each of `counts`.
-
-    Each process has one thread. A repeat lasts `seconds`, and is the mean over the processes. The counts take turns, so
-    that a slow minute is in all of them.
-    """
-    measured: dict[int, Components] = {count: {part: [] for part in _PARTS} for count in counts}
-    with measuring_processes(config, spec, max(counts)) as processes:
-        for _ in range(_REPEATS):
-            for part in _PARTS:
-                for count in measured:
-                    measured[count][part].append(_measure_at_once(processes[:count], seconds, part))
+def measure_components(config: RunConfig, spec: EnvironmentSpec, seconds: float = 0.7) -> Components:
+    """Measure the components in a process of one thread, in turn. A repeat takes `seconds`."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_measure, args=(theirs, config, spec, seconds), daemon=True)
+    with _interrupts_blocked():
+        process.start()
+    theirs.close()
+    try:
+        measured = ours.recv()
+    except (EOFError, OSError) as error:
+        raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
+    finally:
+        process.terminate()
+        process.join()
+    if isinstance(measured, EnvironmentFailedError):
+        raise measured
     return measured
-
-
-@contextmanager
-def measuring_processes(config: RunConfig, spec: EnvironmentSpec, count: int) -> Iterator[list[Connection]]:
-    """Connections to `count` processes that each measure the components of one actor."""
-    with ExitStack() as stack:
-        connections = []
-        for _ in range(count):
-            ours, theirs = _SPAWN.Pipe()
-            process = _SPAWN.Process(target=_serve, args=(theirs, config, spec), daemon=True)
-            with _interrupts_blocked():
-                process.start()
-            stack.callback(process.join)
-            stack.callback(process.terminate)
-            theirs.close()
-            connections.append(ours)
-        for connection in connections:
-            assert _receive(connection) == _READY
-        yield connections
 
 
 @contextmanager
@@ -101,60 +80,20 @@ def _interrupts_blocked() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _measure_at_once(processes: Sequence[Connection], seconds: float, part: str) -> float:
-    """Seconds of one component per agent step, as the mean of all `processes` over one window of `seconds`."""
-    opens = time.monotonic() + _NOTICE_SECONDS
-    for process in processes:
-        process.send((opens, opens + seconds, part))
-    return float(np.mean([_receive(process) for process in processes]))
-
-
-def _receive(process: Connection) -> Any:
-    try:
-        received = process.recv()
-    except (EOFError, OSError) as error:
-        raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
-    if isinstance(received, EnvironmentFailedError):
-        raise received
-    return received
-
-
-def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Reply to requests with the seconds of a component per agent step, until the other end of the pipe is closed."""
+def _measure(connection: Connection, config: RunConfig, spec: EnvironmentSpec, seconds: float) -> None:
+    """Send the components, or the error of an environment."""
     prepare_tensorflow(gpu=False)
     try:
         works = make_works(config, spec)
         for work in works.values():
             for _ in range(_WARM_UP_CALLS):
                 work.call()
-        connection.send(_READY)
-        with suppress(EOFError):
-            while True:
-                opens, closes, part = connection.recv()
-                calls, seconds = calls_within(works[part].call, opens, closes)
-                connection.send(seconds / (calls * works[part].agent_steps))
+        repeats = [
+            {part: seconds_per_agent_step(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)
+        ]
+        connection.send({part: [repeat[part] for repeat in repeats] for part in works})
     except EnvironmentFailedError as error:
         connection.send(error)
-
-
-def calls_within(
-    call: Callable[[], Any], opens: float, closes: float, clock: Callable[[], float] = time.monotonic
-) -> tuple[int, float]:
-    """The number of calls within a window of `clock`, which all processes share, and their duration in seconds.
-
-    There is at least one. Calls are also made before and after the window: within it each process finds the others at
-    work.
-    """
-    while (first := clock()) < opens:
-        call()
-    last, calls = first, 0
-    while True:
-        call()
-        now = clock()
-        if now > closes and calls:
-            return calls, last - first
-        last = now
-        calls += 1
 
 
 class Work(NamedTuple):
@@ -162,6 +101,15 @@ class Work(NamedTuple):
 
     call: Callable[[], object]
     agent_steps: int
+
+
+def seconds_per_agent_step(work: Work, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The mean over the calls of `seconds`, of which there is at least one."""
+    began, calls = clock(), 0
+    while not calls or clock() - began < seconds:
+        work.call()
+        calls += 1
+    return (clock() - began) / (calls * work.agent_steps)
 
 
 def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:

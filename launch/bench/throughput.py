@@ -1,8 +1,7 @@
 """`tributary bench throughput`: agent steps per second with learning, the bound, and what follows for more cores.
 
 The bound on C cores is C / (e + a + E·g), where e, a and g are the seconds of one core that an agent step takes in the
-environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md. Measured alone and on
-all cores at once, the two bounds separate the system's overhead from the contention of busy cores.
+environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md.
 
 For N cores of one machine the prediction is the least of three limits in gradients per second. A gradient takes an
 actor the seconds that its stages took in the system, and the learner those of the learner alone. Queues are not
@@ -77,30 +76,33 @@ def throughput(arguments: ThroughputArguments) -> None:
     console, bounded = Console(), has_bound(config, spec)
     load = busy(load_average())
 
-    def measure_bounds() -> list[dict[int, Components]]:
+    def components() -> list[Components]:
         if not bounded:
             return []
-        progress(console, f"environment, acting and gradient, one thread each, alone and {cores} at once …")
-        return [measure_components(config, spec, (1, cores))]
+        progress(console, "environment, acting and gradient, alone on one core …")
+        return [measure_components(config, spec)]
 
-    components = measure_bounds()
+    parts = components()
     if not bounded:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
     measured = steady_state(train_for(config, seconds), seconds)
     # Before and after the system, so that a slow minute of a shared machine is in both.
-    components += measure_bounds()
+    parts += components()
     progress(console, "the learner alone …")
     learner_seconds, parameters = measure_learner(config, spec, _LEARNER_SECONDS)
     rate, stages = measured["agent_steps_per_second"], measured["stage_seconds_per_step"]
     actor_seconds = sum(stages.values()) - stages["wait"]
     halves = measured["agent_steps_per_second_by_halves"]
-    reasons = [*([load] if load else []), *unsteady({"the system": halves, **_sums_of_medians(components)})]
+    reasons = [
+        *([load] if load else []),
+        *unsteady({"the system": halves, "the bound": [_sum_of_medians(part) for part in parts]}),
+    ]
     costs = base, actor_seconds, learner_seconds
     result = {
         "agent_steps_per_second": rate,
         "frames_per_second": rate * config.frames_per_agent_step,
-        **bounds(components, cores, rate),
+        **bound_figures(parts, cores, rate),
         **measured,
         "learner_seconds_per_gradient": learner_seconds,
         "parameters": parameters,
@@ -129,14 +131,8 @@ def unsteady(repeats: Mapping[str, Sequence[float]]) -> list[str]:
     ]
 
 
-def _sums_of_medians(measured: Sequence[dict[int, Components]]) -> dict[str, list[float]]:
-    """Seconds of an agent step in each measurement of the bound, by name."""
-    return {
-        f"the bound, {count} at once": [
-            sum(float(np.median(repeats)) for repeats in each[count].values()) for each in measured
-        ]
-        for count in (measured[0] if measured else ())
-    }
+def _sum_of_medians(measured: Components) -> float:
+    return sum(float(np.median(repeats)) for repeats in measured.values())
 
 
 # ---- What follows for other numbers of cores
@@ -183,20 +179,21 @@ def saturation_actors(config: RunConfig, actor_seconds: float, learner_seconds: 
     return 1 + bisect_left(range(1, _MOST_ACTORS), True, key=full)
 
 
-def bounds(measured: Sequence[dict[int, Components]], cores: int, rate: float) -> dict[str, Any]:
-    """The JSON figures of the bounds, alone and under load, by components of 1 and of `cores` processes; {} without."""
-    figures: dict[str, Any] = {"bound_cores": cores} if measured else {}
-    for name, key, count in (("alone", "", 1), ("under_load", "_under_load", cores)) if measured else ():
-        repeats = {part: [seconds for each in measured for seconds in each[count][part]] for part in measured[0][1]}
-        medians = {part: float(np.median(seconds)) for part, seconds in repeats.items()}
-        bound = cores / sum(medians.values())
-        figures[f"bound{key}_agent_steps_per_second"] = bound
-        figures[f"fraction_of_bound{key}"] = rate / bound
-        figures[name] = {
-            "seconds_per_step": medians,
+def bound_figures(measured: Sequence[Components], cores: int, rate: float) -> dict[str, Any]:
+    """The JSON figures of the bound of `cores`, by the repeats of all measurements; {} without one."""
+    if not measured:
+        return {}
+    repeats = {part: [seconds for each in measured for seconds in each[part]] for part in measured[0]}
+    bound = cores / _sum_of_medians(repeats)
+    return {
+        "bound_cores": cores,
+        "bound_agent_steps_per_second": bound,
+        "fraction_of_bound": rate / bound,
+        "alone": {
+            "seconds_per_step": {part: float(np.median(seconds)) for part, seconds in repeats.items()},
             "least_and_most_seconds_per_step": {part: (min(s), max(s)) for part, s in repeats.items()},
-        }
-    return figures
+        },
+    }
 
 
 def endless(config: RunConfig) -> RunConfig:
@@ -273,20 +270,14 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"{settings['actor.epochs']} epochs x {settings['actor.minibatches']} minibatches"
     )
     print_line(console, title)
-    parts = {
-        heading: result[name]["seconds_per_step"]
-        for name, heading in (("alone", "alone"), ("under_load", "all cores at once"))
-        if name in result
-    }
-    print_stages(console, parts | {"in the system": result["stage_seconds_per_step"]})
+    alone = {"alone": result["alone"]["seconds_per_step"]} if "alone" in result else {}
+    print_stages(console, alone | {"in the system": result["stage_seconds_per_step"]})
     rate, frames = result["agent_steps_per_second"], result["frames_per_second"]
     lines = [f"agent steps/s      {rate:,.0f}   (frames/s {frames:,.0f})"]
     if "alone" in result:
         lines += [
             f"bound              {result['bound_agent_steps_per_second']:,.0f}   on {result['bound_cores']} cores",
             f"fraction of bound  {result['fraction_of_bound']:.3f}",
-            f"bound under load   {result['bound_under_load_agent_steps_per_second']:,.0f}",
-            f"fraction of that   {result['fraction_of_bound_under_load']:.3f}",
         ]
     lines += [
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "

@@ -229,9 +229,9 @@ LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None,
     "load": "from tributary_rl import load; load(f'zoo:{PRESET}')",
     "bound": """
 from contextlib import suppress
-from launch.bench.bound import measuring_processes
+from launch.bench.bound import measure_components
 # The process that computes has ended.
-with suppress(Exception), measuring_processes(None, None, 1): pass
+with suppress(Exception): measure_components(None, None)
 """,
     "a command whose module of the user imports TensorFlow": """
 from launch.output import exit_code

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from launch.presets import PRESETS
@@ -43,14 +42,13 @@ RATIOS = [
 ]
 
 
-def ours(options: str, seconds: str) -> tuple[float, tuple[float, float]]:
-    """Agent steps per second, and the fractions of the bound and of the bound under load."""
+def ours(options: str, seconds: str) -> tuple[float, float]:
+    """Agent steps per second, and the fraction of the bound."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = f"-m launch.cli bench throughput --seconds {seconds} --json {file.name} {options}"
         subprocess.run([sys.executable, *command.split()], capture_output=True, check=True)
         result = json.loads(Path(file.name).read_text())
-    fractions = result["fraction_of_bound"], result["fraction_of_bound_under_load"]
-    return result["agent_steps_per_second"], fractions
+    return result["agent_steps_per_second"], result["fraction_of_bound"]
 
 
 def peer(python: str, script: str, options: str, seconds: str) -> float:
@@ -60,9 +58,9 @@ def peer(python: str, script: str, options: str, seconds: str) -> float:
     return float(output.split("agent_steps_per_s ")[1].split()[0])
 
 
-def shown(fractions: Sequence[float] | None) -> str:
-    """The fractions of the two bounds; a peer has none."""
-    return "  ".join(f"{fraction:.3f}" for fraction in fractions) if fractions else " " * 12
+def shown(fraction: float | None) -> str:
+    """The fraction of the bound; a peer has none."""
+    return " " * 5 if fraction is None else f"{fraction:.3f}"
 
 
 def main() -> None:
@@ -75,16 +73,15 @@ def main() -> None:
             rates[name], fractions[name] = ours(options, seconds)
         for name, (script, options) in PEERS.items():
             rates[name] = peer(python, script, options, seconds)
-        rounds.append({"agent_steps_per_second": rates, "fractions_of_bound_alone_and_under_load": fractions})
+        rounds.append({"agent_steps_per_second": rates, "fractions_of_bound": fractions})
         for name, rate in rates.items():
             print(f"{rate:7,.0f}  {shown(fractions.get(name))}  {name}")
         print(flush=True)
     print("medians")
     for name in (*OURS, *PEERS):
         rate = statistics.median(r["agent_steps_per_second"][name] for r in rounds)
-        pairs = [fractions[name] for r in rounds if name in (fractions := r["fractions_of_bound_alone_and_under_load"])]
-        medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
-        print(f"{rate:7,.0f}  {shown(medians)}  {name}")
+        of_bound = [fractions[name] for r in rounds if name in (fractions := r["fractions_of_bound"])]
+        print(f"{rate:7,.0f}  {shown(statistics.median(of_bound) if of_bound else None)}  {name}")
     for mine, other in RATIOS:
         ratio = statistics.median(
             r["agent_steps_per_second"][mine] / r["agent_steps_per_second"][other] for r in rounds

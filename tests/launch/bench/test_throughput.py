@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from actors.environments import environment_spec
 from launch.bench import scaling as module
-from launch.bench.bound import calls_within, make_works, measure_components
+from launch.bench.bound import Work, make_works, measure_components, seconds_per_agent_step
 from launch.bench.scaling import summarise
-from launch.bench.throughput import bounds, steady_state
+from launch.bench.throughput import bound_figures, steady_state
 from launch.cli import main
 from launch.machine import usable_cores
 from launch.presets import PRESETS
@@ -67,33 +66,22 @@ def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
 
 
 def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
-    alone = {"environment": [250e-6, 250e-6], "acting": [40e-6, 40e-6], "gradient": [110e-6, 110e-6]}
+    before = {"environment": [250e-6, 250e-6], "acting": [40e-6, 40e-6], "gradient": [110e-6, 110e-6]}
     after = {"environment": [900e-6], "acting": [900e-6], "gradient": [10e-6]}
-    loaded = {part: [2 * seconds for seconds in repeats] for part, repeats in alone.items()}
-    found = bounds([{1: alone, 2: loaded}, {1: after, 2: loaded}], 2, 2_000.0)
+    found = bound_figures([before, after], 2, 2_000.0)
     assert found["bound_agent_steps_per_second"] == pytest.approx(5_000.0)
     assert found["fraction_of_bound"] == pytest.approx(0.4)
-    assert found["bound_under_load_agent_steps_per_second"] == pytest.approx(2_500.0)
     assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
-    assert bounds([], 2, 2_000.0) == {}
+    assert bound_figures([], 2, 2_000.0) == {}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "counted", "ended"),
-    [
-        # The window opens in the third call; the two that end in it count, and the one that it closes in does not.
-        (0.2, 2, 1.2),
-        # None begins and ends within: one counts nevertheless.
-        (5.0, 1, 15.0),
-    ],
-)
-def test_only_calls_within_the_window_count(seconds: float, counted: int, ended: float) -> None:
-    ends = list(np.arange(1, 9) * seconds)
+@pytest.mark.parametrize(("seconds", "calls"), [(0.5, 3), (0.0, 1)])
+def test_calls_are_made_for_the_seconds_of_a_repeat_and_one_at_least(seconds: float, calls: int) -> None:
+    """Each takes 0.2 seconds and is of 10 agent steps."""
     now = [0.0]
-    calls, duration = calls_within(lambda: now.append(ends[len(now) - 1]), 0.5, 1.1, lambda: now[-1])
-    assert calls == counted
-    assert duration == pytest.approx(counted * seconds)
-    assert now[-1] == pytest.approx(ended)
+    work = Work(lambda: now.append(now[-1] + 0.2), 10)
+    assert seconds_per_agent_step(work, seconds, lambda: now[-1]) == pytest.approx(0.02)
+    assert len(now) - 1 == calls
 
 
 def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
@@ -106,7 +94,7 @@ def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.Cap
     config = PRESETS["cartpole"].config
     # The plain networks are for images.
     with pytest.raises(ConfigurationError, match="could not be measured: a process died"):
-        measure_components(config, environment_spec(config.environment), (1,))
+        measure_components(config, environment_spec(config.environment))
     assert "KeyError" in capfd.readouterr().err
 
 
