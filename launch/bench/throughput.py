@@ -319,7 +319,8 @@ def progress(console: Console, line: str) -> None:
 
 def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
     """Print that the figures above are those of a busy machine."""
-    print_line(console, f"busy machine: {'; '.join(reasons)}; the figures are too low: measure again when it is idle")
+    why = "; ".join(reasons)
+    print_line(console, f"busy machine: {why}; the figures are too low: measure again when it is idle, or for longer")
 
 
 def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]]) -> None:

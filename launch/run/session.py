@@ -5,8 +5,7 @@ Each pass of the loop takes one event of the coordinator, which is None when not
     record the event in the trace   before anything can fail because of it
     take the event                  metrics, returns, evaluation results, messages about actors
     request an evaluation           if the weights cross the target, or a regular one is due
-    save a checkpoint               if one is due
-    write a row                     if one is due; its readers find the checkpoints that were due before it
+    call the timers                 a checkpoint, then a row, whose readers find the weights of its moment, then a view
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
 
