@@ -81,12 +81,6 @@ class GymnasiumAdapter(Adapter):
             raise setting_error("environment.id", self._config.id, str(error)) from error
         self._count = count
         if self._vectors is None:
-            stack, height, width, channels = space.shape or ()
-            colours = "grey" if channels == 1 else f"{channels} channels"
-            self._notes.append(
-                f"images become {height} x {width}, {colours}, {stack} stacked (--environment.screen-size, greyscale, "
-                f"frame-stack)"
-            )
             self._shape, self._write = shape_together(space.shape or ()), channels_together
         elif self._vectors.images:
             self._packed = PackedObservations(self._vectors)
@@ -117,7 +111,7 @@ class GymnasiumAdapter(Adapter):
             parts=None if self._packed is None else self._packed.parts,
             numbers=() if vectors is None else vectors.sizes,
             left_out=() if vectors is None else tuple(vectors.left_out),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *(() if vectors is None else vectors.notes)),
             action_space=self._actions.description(),
             masked=self._masked,
         )

@@ -20,8 +20,8 @@ _SMALLEST_SIDE = 16
 
 def is_picture(space: gymnasium.Space) -> bool:
     """Whether observations are images: uint8 [height, width(, channels)] or [channels, height, width], at least 16 a
-    side."""
-    return isinstance(space, Box) and space.dtype == np.uint8 and _channel_axis(space.shape) is not None
+    side, with values to 255. Smaller values are those of a board."""
+    return _has_bytes(space) and _channel_axis(space.shape or ()) is not None
 
 
 def has_pictures(space: gymnasium.Space) -> bool:
@@ -31,9 +31,29 @@ def has_pictures(space: gymnasium.Space) -> bool:
 
 def is_stack(space: gymnasium.Space) -> bool:
     """Whether observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
-    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) != 4:
-        return False
-    return min(space.shape[1:3]) >= _SMALLEST_SIDE
+    shape = space.shape or ()
+    return _has_bytes(space) and len(shape) == 4 and min(shape[1:3]) >= _SMALLEST_SIDE
+
+
+def _has_bytes(space: gymnasium.Space) -> bool:
+    # The first value, since this is asked at each step.
+    return isinstance(space, Box) and space.dtype == np.uint8 and space.high.size > 0 and space.high.flat[0] == 255
+
+
+class Stack(Box):
+    """The space of images of the shape `source` after `Frames`: uint8 [stack, height, width, channels]."""
+
+    def __init__(self, shape: tuple[int, ...], source: tuple[int, ...]) -> None:
+        super().__init__(0, 255, shape, np.uint8)
+        self.source = source
+
+    def description(self) -> str:
+        """The change in words: image 40 × 40 × 3 → 84 × 84 grey, 4 stacked."""
+        stack, height, width, channels = self.shape
+        one = (height, width, channels)
+        now = f"{height} × {width} grey" if channels == 1 else " × ".join(map(str, one))
+        became = "" if self.source == one else f" → {now}"
+        return f"image {' × '.join(map(str, self.source))}{became}{f', {stack} stacked' if stack > 1 else ''}"
 
 
 def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
@@ -93,7 +113,8 @@ class Frames(NamedTuple):
             return Tuple(tuple(map(self._stacked_space, space.spaces)))
         if not is_picture(space):
             return space
-        return Box(0, 255, (self.stack, *self.turn(np.zeros(space.shape or (), np.uint8)).shape), np.uint8)
+        shape = space.shape or ()
+        return Stack((self.stack, *self.turn(np.zeros(shape, np.uint8)).shape), shape)
 
 
 def _stack_bytes(space: gymnasium.Space) -> int:

@@ -10,11 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import channels_together, inner_spaces, is_stack, shape_together
+from actors.environments.pictures import Stack, channels_together, inner_spaces, is_stack, shape_together
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 # Sides of arrays that may be images.
 _IMAGE_SIDE = 16
+# With more, each observation takes megabytes, and a rollout gigabytes.
+_MOST_CHOICES = 100_000
+# float32 has all whole numbers up to here.
+_LARGEST_WHOLE = 2**24
+# Observations in which `Vectors` looks for changes that float32 loses.
+_LOOKS = 10
 
 
 class Actions:
@@ -25,6 +31,12 @@ class Actions:
         self._dtype = space.dtype
         self._start: Any = 0
         self._range: tuple[npt.NDArray[np.float64], ...] = ()
+        count = int(np.sum(space.n if isinstance(space, Discrete) else getattr(space, "nvec", 0)))
+        if count > _MOST_CHOICES:
+            raise ValueError(
+                f"actions are {space}: a network with {count:,} outputs takes gigabytes; wrap it in an environment "
+                f"that takes several smaller choices: --environment.wrappers MODULE:WRAPPER"
+            )
         if isinstance(space, Discrete):
             self.spec = ActionSpec(int(space.n))
             self._start = int(space.start)
@@ -146,13 +158,34 @@ def reading_notes(space: gymnasium.Space, path: "Path" = ()) -> list[str]:
         return [note for key, inner in inner_spaces(space).items() for note in reading_notes(inner, (*path, key))]
     if not isinstance(space, Box):
         return []
+    if isinstance(space, Stack):
+        where = "" if not path else f"{path_name(path)}: "
+        return [f"{where}{space.description()} (--environment.screen-size, greyscale, frame-stack)"]
     what = f"{'observations' if not path else path_name(path)} of {space.dtype} {list(space.shape)}"
     if is_stack(space) and space.shape[3] not in (1, 3, 4):
         return [f"{what} are read as {space.shape[0]} images of {space.shape[3]} channels"]
     long = [side for side in space.shape if side >= _IMAGE_SIDE]
-    if len(space.shape) == 3 and len(long) == 2 and space.dtype != np.uint8:
-        return [f"{what} are read as {int(np.prod(space.shape)):,} numbers; images are uint8"]
+    numbers = f"{what} are read as {int(np.prod(space.shape)):,} numbers"
+    if space.dtype == np.uint8 and len(space.shape) in (2, 3) and len(long) >= 2:
+        return [f"{numbers}; images have values to 255"]
+    if len(space.shape) == 3 and len(long) == 2:
+        return [f"{numbers}; images are uint8"]
+    if np.issubdtype(space.dtype, np.integer):
+        most = max((abs(int(end)) for end in (*space.low.flat, *space.high.flat) if _is_end(end)), default=0)
+        if most > _LARGEST_WHOLE:
+            return [f"{what} have whole numbers to {most:,}: {_ROUNDED}"]
     return []
+
+
+_ROUNDED = (
+    f"the network sees float32, in which neighbours beyond {_LARGEST_WHOLE:,} are equal; subtract, divide or split "
+    f"them in a wrapper (--environment.wrappers MODULE:WRAPPER)"
+)
+
+
+def _is_end(value: Any) -> bool:
+    """Whether a bound of whole numbers is one, and not the last number of its dtype."""
+    return int(value) not in (np.iinfo(value.dtype).min, np.iinfo(value.dtype).max)
 
 
 Path = tuple[Any, ...]
@@ -170,11 +203,14 @@ class Vectors:
     """Conversion of observations of a space to vectors: all numbers side by side, choices one-hot.
 
     `low` and `high` are the bounds of the numbers, float32 [size]; `left_out` the names of text parts; `images` the
-    image parts in the form of `Pictures`, which are not part of the vector. A part of another kind is a ValueError.
+    image parts in the form of `Pictures`, which are not part of the vector. `notes` are remarks on the first
+    observations. A part of another kind is a ValueError.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self._looks, self._last = _LOOKS, dict[Path, npt.NDArray[Any]]()
         self.images: list[tuple[Path, Box]] = []
         self._parts = list(self._parts_of(space, ()))
         if not self.images and not any(len(part.low) for part in self._parts):
@@ -201,9 +237,25 @@ class Vectors:
     def write(self, observations: Any, to: Float32Array) -> None:
         """Write a batch of observations of a vector environment to float32 [B, size]."""
         start = 0
+        if self._looks:
+            self._looks -= 1
+            self._look(observations)
         for part in self._parts:
             part.write(np.asarray(found_at(part.path, observations)), to[:, start : start + len(part.low)])
             start += len(part.low)
+
+    def _look(self, observations: Any) -> None:
+        """Add a note for the first large number that changes by less than float32 shows."""
+        for part in self._parts:
+            values = np.array(found_at(part.path, observations))
+            last, self._last[part.path] = self._last.get(part.path, values), values
+            if self.notes or values.dtype.kind not in "fiu" or part.write is not _write_numbers:
+                continue
+            with np.errstate(all="ignore"):
+                lost = (values != last) & (values.astype(np.float32) == last.astype(np.float32))
+            lost &= (np.abs(values.astype(np.float64)) >= _LARGEST_WHOLE) & np.isfinite(values)
+            if lost.any():
+                self.notes.append(f"observation {path_name(part.path)} has {values[lost][0]}: {_ROUNDED}")
 
     def _parts_of(self, space: gymnasium.Space, path: Path) -> Iterator[_Part]:
         if isinstance(space, Dict | Tuple):
@@ -219,6 +271,11 @@ class Vectors:
         elif isinstance(space, Discrete | MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
             size = int(sizes.sum())
+            if size > _MOST_CHOICES:
+                raise ValueError(
+                    f"observations are {space}: {size:,} one-hot numbers take gigabytes; wrap it in an environment "
+                    f"that gives fewer, such as the digits: --environment.wrappers MODULE:WRAPPER"
+                )
             write = _write_one_hot(path_name(path), np.ravel(space.start), sizes)
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)
         elif isinstance(space.sample(), str):

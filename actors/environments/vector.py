@@ -206,7 +206,12 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
     adapter_of(config).check()
     with _checked(config) as environments:
         spec = environments.spec()
-        return replace(spec, notes=(*spec.notes, *_try(environments, spec))) if trial else spec
+        if not trial:
+            return spec
+        remarks = _try(environments, spec)
+        # With what the steps have shown.
+        spec = environments.spec()
+        return replace(spec, notes=(*spec.notes, *remarks))
 
 
 @contextmanager

@@ -279,7 +279,8 @@ _MINIGRID = replace(
 _IMAGES = replace(
     _ATARI,
     total_frames=2_000_000,
-    environment=replace(_VECTORS.environment, id="CarRacing-v3"),
+    # Images of one's own keep their size and colours.
+    environment=replace(_VECTORS.environment, id="CarRacing-v3", screen_size=None, greyscale=False),
     # Random play for the mean image takes 1,600 agent steps: minutes, where an image takes milliseconds to draw.
     network=NetworkConfig(centre_observations=False),
     exploration=_VECTORS.exploration,
@@ -295,6 +296,8 @@ _CAR_RACING = replace(
     environment=replace(
         _IMAGES.environment,
         frame_skip=4,
+        screen_size=84,
+        greyscale=True,
         options={"continuous": False},
         wrappers=("actors.environments.car_racing:LastDrawn,times=4",),
     ),

@@ -104,6 +104,10 @@ def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 
 
+# Of all actors together.
+_MOST_ROLLOUT_BYTES = 4 * 2**30
+
+
 def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method can take what the environment gives."""
     network = config.network
@@ -129,9 +133,15 @@ def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     _check_scaling(config, spec)
     least = NETWORKS[network.name].least_side
     if any(min(shape[:2]) < least for shape in spec.image_shapes):
-        raise setting_error(
-            "environment.screen_size", config.environment.screen_size, f"must be at least {least} for {network.name}"
-        )
+        sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
+        problem = f"must be at least {least} for {network.name}, and its images are {sizes}"
+        raise setting_error("environment.screen_size", config.environment.screen_size, problem)
+    steps = (config.actor.total_environments or config.actor.environments) * (config.actor.unroll_length + 1)
+    size = steps * math.prod(spec.row_shape) * np.dtype(spec.observation_dtype).itemsize
+    if size > _MOST_ROLLOUT_BYTES:
+        way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
+        problem = f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}"
+        raise setting_error("environment.id", config.environment.id, problem)
 
 
 def _check_scaling(config: RunConfig, spec: "EnvironmentSpec") -> None:

@@ -147,6 +147,9 @@ def picture(value: int) -> np.ndarray:
         (Text(5), TWO, "there are no numbers in them"),
         (Box(0, 1, (0,)), TWO, "there are no numbers in them"),
         (Box(0, 1, (1,)), Box(0, 1, (0, 2)), "a choice, several choices or an array can be played; wrap it"),
+        (Discrete(10**6), TWO, "1,000,000 one-hot numbers take gigabytes; wrap it in an environment that gives fewer"),
+        (Dict({"a": MultiDiscrete([10**12, 2])}), TWO, "one-hot numbers take gigabytes"),
+        (Box(0, 1, (1,)), Discrete(10**9), "1,000,000,000 outputs takes gigabytes; wrap it in an environment"),
         (Box(0, 1, (1,)), Tuple((TWO, TWO)), "a choice, several choices or an array can be played; wrap it"),
     ],
 )
@@ -266,3 +269,48 @@ def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
     assert (spec.parts.numbers, spec.parts.vector_size) == ((), 0)
     assert [image.name for image in spec.parts.images] == ["image_a_b", "image_a_b_1"]
     assert spec.observation_shape == (2 * 16 * 16 * 4,)
+
+
+@pytest.mark.parametrize(
+    ("space", "seen", "numbers", "note"),
+    [
+        (IMAGE, {}, None, "image 32 × 32 × 3 → 84 × 84 grey, 4 stacked (--environment.screen-size, greyscale, frame-"),
+        (Box(0, 255, (40, 40, 4), np.uint8), {"frame_stack": 1}, None, "image 40 × 40 × 4 → 84 × 84 × 4 (--env"),
+        (IMAGE, {"screen_size": None, "greyscale": False}, None, "image 32 × 32 × 3, 4 stacked (--environment."),
+        (Dict({"at": IMAGE, "x": TWO}), {"screen_size": 36}, 2, "at: image 32 × 32 × 3 → 36 × 36 grey, 4 stacked"),
+        (
+            Box(0, 2, (19, 19), np.uint8),
+            {},
+            361,
+            "of uint8 [19, 19] are read as 361 numbers; images have values",
+        ),
+        (Box(0, 254, (4, 19, 19, 1), np.uint8), {}, 1444, None),
+        (Box(0, 9, (19, 19), np.int64), {}, 361, None),
+        (Box(0, 10**9, (2,), np.int64), {}, 2, "of int64 [2] have whole numbers to 1,000,000,000: the network sees"),
+        (Box(-(2**63), 2**63 - 1, (2,), np.int64), {}, 2, None),
+    ],
+)
+def test_what_is_made_of_observations_is_said(
+    space: gymnasium.Space, seen: dict, numbers: int | None, note: str | None
+) -> None:
+    spec = environment_spec(config(Given(space, TWO, [space.sample()] * 4), **seen), trial=True)
+    assert (sum(size for _, size in spec.numbers) or None) == numbers
+    assert [note in given for given in spec.notes] == [True] * (note is not None), spec.notes
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1.7e9 + t for t in range(5)], True),
+        ([1.7e9 + 1000.0 * t for t in range(5)], False),
+        ([1.0 + 1e-12 * t for t in range(5)], False),
+        ([np.inf] * 5, False),
+    ],
+    ids=str,
+)
+def test_large_numbers_that_change_by_less_than_float32_shows_are_told(values: list[float], told: bool) -> None:
+    space = Box(-np.inf, np.inf, (2,), np.float64)
+    given = Given(space, TWO, [np.array([0.5, value]) for value in values])
+    notes = environment_spec(config(given), trial=True).notes
+    assert len(notes) == told
+    assert all(note.startswith("observation itself has 17000000") and "float32" in note for note in notes)

@@ -163,7 +163,8 @@ BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, floa
     ("spec", "network", "line"),
     [
         (BOTH, {"name": "mlp"}, "gives images, image_camera (84, 84, 4), image_map (40, 35, 1), and 2 numbers beside"),
-        (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn"),
+        (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and its images are"),
+        (replace(IMAGES, observation_shape=(1080, 1920, 12)), {}, " GiB; use --environment.screen-size 84"),
         (
             replace(BOTH, parts=PARTS._replace(numbers=())),
             {"observation_scaling": "running"},
