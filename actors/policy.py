@@ -16,7 +16,7 @@ from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method, make_explorer, method_class
 from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
-from shared.networks.composed import MaskedNetwork, MultiInputNetwork
+from shared.networks.composed import MaskedNetwork, MultiInputNetwork, WholeNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
 from shared.registry import NETWORKS, class_of, import_modules
@@ -191,7 +191,11 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
     of_the_trunk = heads if settings.recurrent == "none" else ()
     made = partial(_made, settings.name)
     network: Network
-    if spec.parts is not None:
+    if spec.parts is not None and NETWORKS[settings.name].whole:
+        inner = made(settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean))
+        assert isinstance(inner, KerasNetwork)
+        network = WholeNetwork(of_the_trunk, inner.model, spec.parts)
+    elif spec.parts is not None:
         scale, mean = _observation_scale(config, spec), spec.observation_mean
         network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, made, mean, scale)
     else:

@@ -31,7 +31,7 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 _POLL_SECONDS = 0.2
-_FINISH, _LEAVE, _WEIGHTS = b"finish", b"leave", b"weights"
+_FINISH, _LEAVE, _WEIGHTS, _NUMBERS = b"finish", b"leave", b"weights", b"numbers"
 
 
 class _Call(msgspec.Struct, frozen=True, tag=True):
@@ -154,6 +154,8 @@ class _Child:
         if self._stop.weights:
             self._stop.weights = False
             self.send(_WEIGHTS)
+        if self._stop.numbers:
+            self.send(_NUMBERS + msgspec.msgpack.encode(self._stop.take_numbers()))
         if self._stop.requested and not self._finish_sent:
             self._finish_sent = True
             self.send(_FINISH + self._stop.reason.encode())
@@ -220,6 +222,8 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
                 interrupts.interrupted = True
             elif request == _WEIGHTS:
                 interrupts.weights = True
+            elif request.startswith(_NUMBERS):
+                interrupts.numbers.update(msgspec.msgpack.decode(request.removeprefix(_NUMBERS)))
             else:
                 os.kill(os.getpid(), signal.SIGINT)
     except (EOFError, OSError):

@@ -17,12 +17,19 @@ class StopRequest:
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         weights: send the present weights as an event, and go on.
+        numbers: of the caller by name, for the next row of the run.
         reason: what requested it, for the message about it; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.requested = self.interrupted = self.at_once = self.weights = False
         self.reason = ""
+        self.numbers: dict[str, float] = {}
+
+    def take_numbers(self) -> dict[str, float]:
+        """The numbers since the last call."""
+        numbers, self.numbers = self.numbers, {}
+        return numbers
 
     def request(self, reason: str) -> None:
         """Set `requested` for `reason`, unless something else has set it."""

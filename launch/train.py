@@ -376,14 +376,14 @@ def _start(run: _Run, budget: ThreadBudget) -> None:
 def _watch(
     listener: _Listener,
     wait: Callable[[], dict[str, Any] | None],
-    view: Callable[[bool], View],
+    view: Callable[[bool, dict[str, float]], View],
     interrupt: Callable[[], None],
 ) -> dict[str, Any]:
     """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
         weights, listener.stop.weights = listener.stop.weights, False
-        seen = view(weights)
+        seen = view(weights, listener.stop.take_numbers())
         listener.progressed |= seen.progress.agent_steps_per_second > 0
         for event in seen.events:
             listener(event)

@@ -25,6 +25,7 @@ class Entry:
 class NetworkEntry(Entry):
     images: bool
     least_side: int = 1
+    whole: bool = False
 
 
 NETWORKS: dict[str, NetworkEntry] = {
@@ -39,7 +40,7 @@ EXPLORERS: dict[str, Entry] = {}
 """Explorers by `--exploration.name`."""
 
 
-def register_network(name: str, network: type, *, images: bool) -> None:
+def register_network(name: str, network: type, *, images: bool, whole: bool = False) -> None:
     """Register a network, in a module that a run imports by `--environment.import MODULE`.
 
     Args:
@@ -48,9 +49,12 @@ def register_network(name: str, network: type, *, images: bool) -> None:
             network(config, observation_shape, heads, seed, observation_mean): see `shared.networks.KerasNetwork`.
         images: whether its input is images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. A
             network for images is also the trunk of each image beside numbers.
+        whole: it takes images beside numbers as a whole: a subclass of `shared.networks.KerasNetwork` whose
+            `observation_shape` and `observation_mean` are dicts by part, the numbers as `vector`, and whose model has a
+            dict of inputs.
     """
     module, class_name = _place_of_class("network", name, network)
-    enter(NETWORKS, "a network", name, NetworkEntry(module, class_name, images))
+    enter(NETWORKS, "a network", name, NetworkEntry(module, class_name, images, whole=whole))
 
 
 def register_explorer(name: str, explorer: type) -> None:

@@ -26,7 +26,7 @@ frame. Only the bootstrap of a truncation reads it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -288,6 +288,18 @@ class ObservationParts(NamedTuple):
             stop = start + int(np.prod(image.shape))
             yield image, slice(start, stop)
             start = stop
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each part by name; the numbers are `vector`."""
+        numbers: dict[str, tuple[int, ...]] = {"vector": (self.vector_size,)} if self.numbers else {}
+        return {image.name: image.shape for image in self.images} | numbers
+
+    def images_of(self, row: npt.NDArray[Any] | None) -> dict[str, npt.NDArray[Any]] | None:
+        """The images of one row by name; None for None."""
+        if row is None:
+            return None
+        return {image.name: row[where].reshape(image.shape) for image, where in self.image_bytes()}
 
     def vectors(self, rows: npt.NDArray[np.uint8]) -> Float32Array:
         """The vectors float32 [..., size] of observations uint8 [..., R], as a view."""

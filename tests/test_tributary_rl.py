@@ -199,6 +199,22 @@ def test_a_run_is_started_followed_and_stopped_from_any_thread(tmp_path: Path, c
     assert capsys.readouterr().out == ""
 
 
+def test_numbers_of_a_callback_are_in_the_next_row(tmp_path: Path) -> None:
+    def on_event(event: Any, training: Any) -> bool | None:
+        if not isinstance(event, tributary.Row):
+            return None
+        if "own/twice" in event.values:
+            return False
+        training.record({"twice": 2 * event.values["frames"]})
+        return None
+
+    long = {"total_frames": 100_000_000, "settings": QUICK, "progress": False}
+    run = tributary.train("cartpole", run_dir=tmp_path / "run", on_event=on_event, **long)
+    rows = [row for row in run.rows() if "own/twice" in row]
+    assert rows
+    assert all(0 < row["own/twice"] < 2 * row["frames"] for row in rows)
+
+
 @pytest.mark.slow
 def test_a_task_of_rays_trains_on_its_cluster(tmp_path: Path) -> None:
     import ray

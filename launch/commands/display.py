@@ -251,7 +251,8 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
     if evaluation is not None:
         # A confirmation has selected the weights: it is no score.
         what = "last confirmation" if evaluation.get("confirms") else "last evaluation"
-        lines.append(f"{what}: {evaluation_line(evaluation)}")
+        selected = "; it selected these weights: `evaluate` has their score" if evaluation.get("confirms") else ""
+        lines.append(f"{what}: {evaluation_line(evaluation)}{selected}")
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the target: {_crossing(first)}")
@@ -269,7 +270,7 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
 
 def _crossing(crossing: dict[str, Any]) -> str:
     evaluated = crossing["evaluation_mean_return"]
-    held = "not evaluated" if evaluated is None else f"the evaluation of these weights {evaluated:.2f}"
+    held = "not evaluated" if evaluated is None else f"its confirmation {evaluated:.2f}"
     return (
         f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
         f"frames: training's last 100 episodes {number(crossing['mean_return_100'], '.2f')}, {held}"

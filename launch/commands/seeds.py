@@ -28,6 +28,7 @@ from launch.output import (
     quoted,
     write_json,
 )
+from launch.results.evaluate import mean_and_error
 from launch.run.folder import (
     FILES_OF_SEEDS,
     LOCK_FILE,
@@ -306,7 +307,7 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
             seed,
             run["status"].replace("_", " "),
             number(mean, ".2f"),
-            number(evaluation["mean_return"] if evaluation else None, ".2f"),
+            mean_and_error(evaluation) if evaluation else "-",
             f"{run['frames']:,}",
             f"{run['wall_seconds'] / 60:.1f}",
             number(reached["seconds"] / 60 if reached else None, ".1f"),

@@ -14,7 +14,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,7 +59,7 @@ _MOST_RESTARTS = 3
 Summary = dict[str, Any]
 # Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
 # and returns the summary as soon as `wait` does.
-Watch = Callable[[Callable[[], Summary | None], Callable[[bool], View], Callable[[], None]], Summary]
+Watch = Callable[[Callable[[], Summary | None], Callable[[bool, dict[str, float]], View], Callable[[], None]], Summary]
 
 
 class SentFolder(NamedTuple):
@@ -154,8 +154,8 @@ class LearnerProcess:
     def run(self) -> Summary:
         return self._made().run()
 
-    def view(self, weights: bool = False) -> View:
-        return self._made().view(weights)
+    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
+        return self._made().view(weights, numbers)
 
     def interrupt(self) -> None:
         self._made().interrupt()
@@ -282,7 +282,7 @@ class RemoteLearner:
         self._say, self._copy_fails = say, False
         # The call whose result the next view is, the last progress, and whether there has been one.
         self._next_view: Any = None
-        self._weights_requested = False
+        self._weights_requested, self._numbers = False, dict[str, float]()
         self._progress, self._ready = Progress(), False
         self.agent_steps = 0
 
@@ -344,12 +344,13 @@ class RemoteLearner:
         self._copy_fails = False
         self._stamps = changes.stamps
 
-    def view(self, weights: bool = False) -> View:
+    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start."""
         self._weights_requested |= weights
+        self._numbers |= numbers or {}
         if self._next_view is None:
-            self._next_view = self._process.view.remote(self._weights_requested)
-            self._weights_requested = False
+            self._next_view = self._process.view.remote(self._weights_requested, self._numbers)
+            self._weights_requested, self._numbers = False, {}
         if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
             return View(self._progress, [])
         view: View = ray.get(self._next_view)

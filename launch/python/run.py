@@ -236,6 +236,10 @@ class Training:
         """Have the event `Weights` come to `on_event`, in about a second while it trains. Returns at once."""
         self._stop.weights = True
 
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Add these numbers to the next row of the run, to TensorBoard and W&B, as own/NAME. Returns at once."""
+        self._stop.numbers = {**self._stop.numbers, **{name: float(value) for name, value in numbers.items()}}
+
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it has ended, at most `timeout` seconds. Returns the run, whether it is done or was stopped.
 

@@ -228,9 +228,9 @@ def result_lines(result: dict[str, Any]) -> list[str]:
 
 
 def mean_and_error(result: dict[str, Any]) -> str:
-    """Mean return and standard error of an evaluation: 18.75 ± 0.54."""
+    """Mean return and standard error of an evaluation: 18.75 ± 0.54. A confirmation is no score, and named."""
     error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
-    return number(result["mean_return"], ".2f") + error
+    return number(result["mean_return"], ".2f") + error + (" (confirmation)" if result.get("confirms") else "")
 
 
 def without_episodes(result: dict[str, Any]) -> dict[str, Any]:

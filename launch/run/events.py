@@ -33,6 +33,7 @@ class Progress:
         evaluations: entries of the evaluations that ended in the interval; see `Evaluations.receive`.
         statistics: of the method.
         info: of the environment, over the episodes that ended.
+        own: of the caller, by `Training.record`.
     """
 
     frames: int = 0
@@ -65,6 +66,7 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
     info: dict[str, float] = field(default_factory=dict)
+    own: dict[str, float] = field(default_factory=dict)
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

@@ -42,7 +42,7 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     return 0.0, 0, 0
 
 
-INFO = "info/"
+INFO, OWN = "info/", "own/"
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -56,10 +56,11 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def row_values(row: Progress) -> dict[str, Any]:
-    """The object for metrics.jsonl, with the method's statistics by their names and the environment's as info/NAME."""
+    """The object for metrics.jsonl: the method's statistics by their names, the environment's numbers as info/NAME and
+    the caller's as own/NAME."""
     values = asdict(row)
-    info = {INFO + name: value for name, value in values.pop("info").items()}
-    return values | values.pop("statistics") | info
+    named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
+    return values | values.pop("statistics") | named
 
 
 # Rates over much less than a second would be those of an instant.
@@ -89,6 +90,8 @@ class Metrics:
         self._steps_of_actor = 0 if actor is None else actor.agent_steps_in_flight
         self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
+        # Numbers of the caller for the next row, which another thread adds.
+        self.own: dict[str, float] = {}
         self.drains = False
         self.count_from(0.0)
 
@@ -178,6 +181,7 @@ class Metrics:
             evaluation_return=self._evaluation_return,
             evaluations=list(self._evaluations),
             statistics={name: total / self._lags.total() for name, total in self._statistics.items()},
+            own=dict(self.own),
             info=info_means({name: np.array(values) for name, values in self._info.items()}),
         )
 
@@ -187,6 +191,8 @@ class Metrics:
         if span[0] >= RATE_SECONDS:
             self._mark, self._span_before = self._mark + span, span
         self._started = row.elapsed_seconds
+        for name in row.own:
+            del self.own[name]
         self._begin()
         dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
         suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
@@ -255,7 +261,8 @@ class Reporting:
     """Updates a run's progress every second, and writes a row for each logging interval, as its `timers` call it.
 
     In short runs an interval, which ends by its seconds or by its frames, is shorter than the time between two views.
-    `on_row` gets the rows that are views or have an evaluation. Other threads may read `latest`, the last view.
+    `on_row` gets the rows that are views or have an evaluation or numbers of the caller. Other threads may read
+    `latest`, the last view.
     """
 
     def __init__(
@@ -315,7 +322,7 @@ class Reporting:
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
         self._messages.emit(Row(json.loads(line)))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
-        if row is self.latest or row.evaluations:
+        if row is self.latest or row.evaluations or row.own:
             self._on_row(row)
         dead_network = self._metrics.next_interval(row)
         if dead_network is not None:

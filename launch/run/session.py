@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -267,9 +267,14 @@ class TrainingSession:
         """Let the run stop at its next check, and save."""
         self._stopping.interrupted = True
 
-    def view(self, weights: bool = False) -> View:
-        """The present progress, and the events since the last view. With `weights` a later one has the weights."""
-        self._weights_requested |= weights
+    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
+        """The present progress, and the events since the last view. With `weights` a later one has the weights.
+
+        `numbers` are the caller's own, for the next row.
+        """
+        if weights:
+            self._weights_requested = True
+        self.metrics.own.update(numbers or {})
         return View(self.reporting.latest, self.messages.take())
 
     def run(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from launch.output import write_json
 from launch.run.events import Progress
 from launch.run.folder import read_object
-from launch.run.metrics import INFO
+from launch.run.metrics import INFO, OWN
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import Video
@@ -60,6 +60,7 @@ def scalars(row: Progress) -> list[tuple[str, float]]:
     found = [(tag, values[name]) for name, tag in _GROUPS.items()]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
     found += [(INFO + name, value) for name, value in row.info.items()]
+    found += [(OWN + name, value) for name, value in row.own.items()]
     found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
     found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
     return _known(found)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.distributions import MASKED, masked_logits
-from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
+from shared.networks import Head, KerasNetwork, Network, NetworkOutput, ObservationScale, orthogonal_seeds
 from shared.networks.layers import as_dense, as_layer_norm, gain_and_bias, initial_weights, linear, normalised
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.types import ActionSpec, ObservationParts
@@ -74,7 +74,7 @@ class MultiInputNetwork(Network):
         return [variable for trunk in self._trunks for variable in trunk.untrained_variables]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
-        seen = zip(self._trunks, self._inputs(observations), strict=True)
+        seen = zip(self._trunks, _split(observations, self._parts), strict=True)
         x = linear(tf.concat([trunk(part).features for trunk, part in seen], axis=-1), self._joint)
         if self._norm:
             gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
@@ -102,13 +102,25 @@ class MultiInputNetwork(Network):
         outputs = {head.name: as_dense(head.name, weights)(x) for head, weights in of_heads}
         return keras.Model(inputs, outputs or {"features": x}, name="multi_input")
 
-    def _inputs(self, observations: tf.Tensor) -> list[tf.Tensor]:
-        """The input of each trunk: images uint8 [N, H, W, C], then numbers float32 [N, size]."""
-        seen = [tf.reshape(observations[:, where], (-1, *image.shape)) for image, where in self._parts.image_bytes()]
-        if self._parts.numbers:
-            four = tf.reshape(observations[:, self._parts.vector_bytes], (-1, self._parts.vector_size, 4))
-            seen.append(tf.bitcast(four, tf.float32))
-        return seen
+
+class WholeNetwork(KerasNetwork):
+    """A model of the user's whose inputs are the images and the numbers, `vector`, by name."""
+
+    def __init__(self, heads: Sequence[Head], model: keras.Model, parts: ObservationParts) -> None:
+        super().__init__(heads)
+        self.model, self._parts = model, parts
+
+    def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
+        return super().__call__(dict(zip(self._parts.shapes, _split(observations, self._parts), strict=True)), state)
+
+
+def _split(rows: tf.Tensor, parts: ObservationParts) -> list[tf.Tensor]:
+    """The parts of rows uint8 [N, R]: images uint8 [N, H, W, C], then numbers float32 [N, size]."""
+    seen = [tf.reshape(rows[:, where], (-1, *image.shape)) for image, where in parts.image_bytes()]
+    if parts.numbers:
+        four = tf.reshape(rows[:, parts.vector_bytes], (-1, parts.vector_size, 4))
+        seen.append(tf.bitcast(four, tf.float32))
+    return seen
 
 
 class MaskedNetwork(Network):

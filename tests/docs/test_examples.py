@@ -30,7 +30,7 @@ from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, imports_permitted
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
@@ -122,6 +122,58 @@ def test_a_network_of_the_users_own_trains_acts_and_is_exported(memory: str, exa
         assert model.count_params() == 5 * 64 + 69 * 64 + 69 * 3
     else:
         assert set(model.output) == {"policy", "value", "hidden", "cell"}
+
+
+def test_a_network_of_the_users_own_for_images_scales_them_itself(example: Callable) -> None:
+    example("own_images")
+    (Path.cwd() / "sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
+    line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.wrappers sides:Camera"
+    assert main([*line.split(), *["--environment.import", "own_images", "--network.name", "small_cnn"]]) == 0
+    assert json.loads(Path("run/summary.json").read_text())["updates"] > 0
+    with imports_permitted(every=True):
+        config = RunFolder(Path("run")).read_config()
+    policy = Policy(config, environment_spec(config.environment))
+    features = [policy.network(tf.fill((1, 36, 36, 12), tf.constant(value, tf.uint8))).features for value in (0, 255)]
+    # In 0 to 255 they would be hundreds.
+    assert float(tf.reduce_max(tf.abs(features[1]))) < 20.0
+    assert float(tf.reduce_max(tf.abs(features[1] - features[0]))) > 0.0
+
+
+WHOLE = """
+import keras
+import tributary_rl as tributary
+from shared.networks import KerasNetwork
+
+class Gated(KerasNetwork):
+    def __init__(self, config, observation_shape, heads, seed, observation_mean=None):
+        super().__init__(heads)
+        inputs = {name: keras.Input(shape, dtype="float32" if name == "vector" else "uint8", name=name)
+                  for name, shape in observation_shape.items()}
+        gate = keras.layers.Dense(8, "sigmoid", name="gate")(inputs["vector"])
+        image = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs["image_camera"]))
+        x = keras.layers.Multiply()([gate, keras.layers.Dense(8, "relu", name="image")(image)])
+        outputs = [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
+        self.model = keras.Model(inputs, (*outputs, x))
+
+tributary.register_network("gated", Gated, images=True, whole=True)
+"""
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_one_network_of_the_users_own_takes_a_whole_observation(memory: str, example: Callable) -> None:
+    example("own_images")
+    sys.modules.pop("gated", None)
+    Path("gated.py").write_text(WHOLE)
+    Path("sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
+    line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.import gated --network.name gated"
+    assert main([*line.split(), "--network.recurrent", memory]) == 0
+    assert main(["evaluate", "run", "--episodes", "2", "--trust-imports"]) == 0
+    assert main(["export", "run", "--output", "model", "--trust-imports"]) == 0
+    described = json.loads(Path("model/model.json").read_text())["inputs"]["named"]
+    assert {name: part["shape"][1:] for name, part in described.items()} == {
+        "image_camera": [36, 36, 12],
+        "vector": [4],
+    }
 
 
 def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, refused: Callable[[str], str]) -> None:

@@ -43,13 +43,21 @@ choices = st.one_of(
 )
 actions = boxes | whole | choices
 """Spaces of actions that can be trained."""
+# A board of bytes, and whole numbers that float32 cannot tell apart.
+_UNLIKE_ACTIONS = [
+    Box(0, 2, (19, 19), np.uint8),
+    Box(0, 10**12, (2,), np.int64),
+    Box(-np.inf, np.inf, (1,), np.float64),
+]
 numbers = st.recursive(
-    actions,
+    actions | st.sampled_from(_UNLIKE_ACTIONS),
     lambda inner: st.builds(lambda a, b: Dict({"a": a, "b": Tuple((b, Text(4)))}), inner, inner),
     max_leaves=3,
 )
 """Spaces of observations without images."""
 PICTURE = Box(0, 255, (40, 44, 3), np.uint8)
-pictures = st.sampled_from([PICTURE, Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))})])
+pictures = st.sampled_from(
+    [PICTURE, Box(0, 255, (40, 44, 4), np.uint8), Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))})]
+)
 no_actions = st.sampled_from([Tuple((Discrete(2), Discrete(2))), Dict({"a": Discrete(2)}), Text(3)])
 """Spaces of actions that cannot be trained."""

@@ -185,7 +185,9 @@ def run_settings(draw: st.DrawFn, *, images: bool, one_choice: bool) -> dict[str
         "environment.clip_rewards": draw(st.booleans()),
         "environment.normalise_rewards": draw(st.booleans()),
         "environment.log_info": draw(st.sampled_from([(), ("score", "deep.score", "path")])),
-        "environment.screen_size": 36,
+        "environment.screen_size": draw(st.sampled_from([36, None])),
+        "environment.greyscale": draw(st.booleans()),
+        "environment.wrappers": draw(st.sampled_from([()] * 9 + [("gymnasium.wrappers:NormalizeReward",)])),
         "environment.frame_stack": draw(st.integers(1, 2)),
         "actor.environments": 2 * draw(st.integers(1, 3)),
         "actor.unroll_length": draw(st.sampled_from([1, 3, 5, 20])),
@@ -231,6 +233,9 @@ def check_outcome(plan: Plan, line: str) -> None:
     assert "Traceback" not in line
     if plan.failed:
         assert line.startswith(("Generated-v0: ", "--environment.id Generated-v0: "))
+    elif line.startswith("--environment.wrappers "):
+        assert plan.settings["environment.wrappers"]
+        assert "--environment.normalise-rewards" in line
     elif line:
         others, method = not isinstance(plan.actions, Discrete), plan.settings["method.name"]
         assert (

@@ -239,9 +239,9 @@ def test_a_learner_that_does_not_respond_is_ended_by_a_stop(monkeypatch: pytest.
     responds = True
     # The call that is under way was made without the request.
     assert learner.view(True) == seen
-    assert process.view.given == [(False,)]
-    assert learner.view() == seen
-    assert process.view.given == [(False,), (True,)]
+    assert process.view.given == [(False, {})]
+    assert learner.view(numbers={"a": 1.0}) == seen
+    assert process.view.given == [(False, {}), (True, {"a": 1.0})]
     responds = False
     assert learner.view() == View(seen.progress, [])
     learner.interrupt()

@@ -1,6 +1,7 @@
 """Networks of small real runs, exported to where this project is not."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from spaces import Given, registered
 from untrained_runs import policy_of, untrained
 
+import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.spaces import random_actions
 from launch.cli import main
@@ -154,6 +156,26 @@ def test_a_graph_of_onnx_gives_what_the_run_s_own_network_gives(preset: str, set
     if "Flat-v0" in gymnasium.registry:
         gymnasium.registry.pop("Flat-v0")
         assert described["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
+
+
+def test_the_lines_of_the_page_play_an_episode_as_the_agent_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "zoo:pong", "--format", "onnx", "--output", "export"]) == 0
+    page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    (lines,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "environment.step" in block)
+    agent, played = tributary.load("zoo:pong"), []
+
+    def action_of(observation: np.ndarray, policy: np.ndarray) -> int:
+        played.append((int(policy.argmax()), int(agent.act(observation, deterministic=True)[0])))
+        return played[-1][0]
+
+    lines = lines.replace("1_000", "60").replace("int(policy.argmax())", "action_of(observation, policy)")
+    exec(lines, {"action_of": action_of})
+    assert len(played) == 60
+    assert len(set(played)) > 1
+    assert all(ours == theirs for ours, theirs in played)
 
 
 def test_the_format_onnx_needs_its_extra(monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]) -> None:

@@ -143,8 +143,9 @@ def test_the_documents_list_every_column() -> None:
     table = text.split("## Columns of metrics.jsonl")[1].split("\n## ")[0]
     listed = [name for line in table.splitlines() for name in re.findall("`([^`]+)`", line.partition(" | ")[0])]
     columns = [field.name for field in fields(Progress)]
-    assert listed[: len(columns) - 2] == columns[:-2]
-    assert columns[-2:] == ["statistics", "info"]
+    assert listed[: len(columns) - 3] == columns[:-3]
+    assert columns[-3:] == ["statistics", "info", "own"]
+    assert "own/NAME" in listed
 
 
 def test_a_message_is_logged_with_the_time_and_shown_once_also_where_the_log_cannot_be_written(tmp_path: Path) -> None:

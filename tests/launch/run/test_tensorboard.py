@@ -28,6 +28,7 @@ ROW = Progress(
     stage_microseconds={"acting": 40.0},
     statistics={"entropy": 1.5},
     info={"success": 0.25},
+    own={"angle": -0.5},
 )
 POINT = {
     "frames": 320,
@@ -47,6 +48,7 @@ def test_scalars_have_their_groups() -> None:
     assert values["return/training_mean_100"] == 12.5
     assert values["learning/entropy"] == 1.5
     assert values["info/success"] == 0.25
+    assert values["own/angle"] == -0.5
     assert values["agent_steps_dropped/too_old"] == 20
     assert values["stage_microseconds/acting"] == 40.0
     # What is not known yet is no point on a curve.
