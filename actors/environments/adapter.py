@@ -65,7 +65,7 @@ class EnvironmentSpec:
 
 
 class NonFinite(NamedTuple):
-    """The observations of a batch, bool [B], that had NaN or infinite numbers, and the first of these by name."""
+    """Which observations of a batch, bool [B], had NaN or infinite numbers, and the name of the first such number."""
 
     environments: npt.NDArray[np.bool_]
     number: str

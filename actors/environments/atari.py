@@ -64,7 +64,7 @@ class AtariAdapter(Adapter):
                 f"skips {skipped} frames itself, so --environment.frame-skip {config.frame_skip} "
                 f"would skip twice; use ALE/{spec.name}-v5",
             )
-        # The ids of ale-py stand for games, whose rules are settings. An id of the user stands for its rules.
+        # An id of ale-py names a game, whose rules are settings. An id of the user names a game with its rules.
         own = spec.namespace == "ALE" or (spec.namespace is None and spec.name.endswith("NoFrameskip"))
         for name, setting in () if own else _RULES.items():
             registered, value = spec.kwargs.get(name), getattr(config, setting)

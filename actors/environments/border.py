@@ -1,7 +1,7 @@
-"""The border to environments of users: what they return is checked by their spaces, what they raise becomes one line.
+"""The border to environments of users: checks returned values by the spaces, and turns exceptions into one line.
 
-Each copy has its border, inside of Gymnasium's vector environments: these cast and assemble what they are given, or
-fail in the middle of it. Values are converted where nothing is lost, and refused otherwise.
+Each copy has its border, inside Gymnasium's vector environments, which would cast any value or fail in the middle of
+a batch. Values are converted without loss, or refused.
 """
 
 import inspect
@@ -29,16 +29,16 @@ _LONGEST = 60
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 _TRUTH = (True, False, 0, 1)
 
-# Returns an observation of a space, or raises a ValueError that says what came and what was expected.
+# Returns an observation of a space, or raises a ValueError with the received and the expected form.
 _Check = Callable[[Any], Any]
 
 
 class Border(gymnasium.Wrapper):
     """Passes on the results of an environment in the dtypes and shapes of its spaces.
 
-    It raises an `EnvironmentFailedError` for what the environment raises, and for results that do not fit. Of info only
-    the numbers of `log_info` are read and passed on, and only where an episode ends: vector environments assemble
-    arrays of all that they are given. With a `log_info` of None all of it is passed on.
+    Raises an `EnvironmentFailedError` for an exception of the environment, and for results that do not fit. Only the
+    numbers of `log_info` in info are passed on, and only where an episode ends: vector environments assemble arrays of
+    every entry. A `log_info` of None passes all of info on.
     """
 
     def __init__(self, env: gymnasium.Env, name: str, log_info: Sequence[str] | None = ()) -> None:
@@ -130,9 +130,9 @@ class Border(gymnasium.Wrapper):
 
 
 class CopyInProcess(gymnasium.Wrapper):
-    """A copy in a process of its own, which passes on its error in its info, and ends in silence after its parent.
+    """A copy in a process of its own, which reports an error in its info, and ends silently after its parent.
 
-    Gymnasium's process would end, print the traceback, and make a new exception of the old one's text.
+    Gymnasium's own process would end, print the traceback, and raise a new exception with the same text.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -158,8 +158,8 @@ class CopyInProcess(gymnasium.Wrapper):
 def observation_check(space: gymnasium.Space, part: str = "the observation") -> _Check:
     """A function that returns an observation of `space`, or of a batched space, in its dtypes and shapes.
 
-    It raises a ValueError for one that cannot be converted without a loss. Bounds of choices and of MultiBinary are
-    checked; those of a Box are not, which many environments leave by a little. Text, which nobody reads, is replaced.
+    Raises a ValueError for an observation that cannot be converted without loss. Bounds of choices and of MultiBinary
+    are checked; bounds of a Box are not, because many environments exceed them slightly. Unread text is replaced.
     """
     match space:
         case Dict():

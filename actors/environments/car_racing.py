@@ -1,4 +1,4 @@
-"""CarRacing without the pictures that the agent does not see. The module's path is part of saved settings."""
+"""CarRacing without the pictures between repeated actions. The module's path is part of saved settings."""
 
 from typing import Any, cast
 

@@ -18,7 +18,7 @@ class ActionMasks(gymnasium.Wrapper):
     """Makes each observation a pair: the observation without its mask, and the mask, int8 [A].
 
     A is `ActionSpec.size`. A key of a Dict observation goes before one of info. After a terminated step no action is
-    chosen: a mask may then be missing, or allow nothing, and counts as one that allows all. A truncated step needs one,
+    chosen: a mask may then be missing or allow nothing, and counts as allowing all. A truncated step needs a mask,
     because values of its observation are bootstrapped. `border` reports errors.
     """
 
@@ -77,7 +77,7 @@ def read_mask(
 ) -> npt.NDArray[np.bool_]:
     """Masks as bool of `shape`, [A] or [B, A], from an array-like of truth values, or a tuple of one for each choice.
 
-    A mask without an allowed action is a ValueError, and one that allows all where the episode has `ended`.
+    A mask without an allowed action raises a ValueError, but allows all actions where the episode has `ended`.
     """
     size = actions.size
     if actions.choices and isinstance(given, tuple) and len(given) == len(actions.choices):

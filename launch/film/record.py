@@ -172,7 +172,7 @@ class VideoWriter:
             self._part.unlink(missing_ok=True)
 
     def _append(self, picture: Image.Image) -> None:
-        """Write what differs from the last picture. Pillow's `save` would hold all pictures until the end."""
+        """Write the difference from the last picture. Pillow's `save` would hold all pictures until the end."""
         from PIL.GifImagePlugin import getdata, getheader
 
         indexed = picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)

@@ -38,7 +38,7 @@ _CHANNELS = (1, 3, 4)
 class PlayedStep(NamedTuple):
     """One agent step: its frames uint8 [height, width, 3], and the state of the episode at its end.
 
-    `value` is the value of the observation that was acted on, in units of training's rewards. `preferences` are the
+    `value` is the value of the observation before the action, in units of training's rewards. `preferences` are the
     method's probabilities or values of the actions, float32 [A]; None for a vector of actions. `action` is an int32, or
     float32 [D]; None before the first one.
     """
@@ -83,7 +83,7 @@ class RenderedStage:
     """Any other environment, by its own `rgb_array` rendering; see `AtariStage`.
 
     Raises:
-        ConfigurationError: it has none. Some environments fail only when they draw: `reset` and `step` raise it too.
+        ConfigurationError: no rendering. Some environments fail only when they draw: `reset` and `step` raise it too.
     """
 
     enlargement = 1
@@ -163,7 +163,7 @@ Stage = AtariStage | RenderedStage
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:
-    """The stage of an environment, which is refused if it draws no pictures."""
+    """The stage of an environment. Environments without pictures are refused."""
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
@@ -213,7 +213,7 @@ class Performance:
 
 
 def check_video(config: RunConfig) -> None:
-    """Draw one picture, where the run's evaluations are to be filmed on this machine."""
+    """Draw one picture if the run films its evaluations on this machine, to find errors early."""
     if not config.evaluation.video or config.address != "local":
         return
     try:

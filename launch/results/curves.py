@@ -44,7 +44,7 @@ class Points(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The curve of one run, float64 [N] with x increasing. A curve of training returns has the evaluations as well."""
+    """The curve of one run, float64 [N] with x increasing. A curve of training returns includes the evaluations."""
 
     folder: Path
     config: RunConfig
@@ -188,7 +188,7 @@ def _band(label: str, curves: Sequence[Curve]) -> Band:
     x = np.linspace(first, last, _BAND_POINTS) if last > first else np.array([first])
     # The rows of seeds are not at the same frames.
     close = (last - first) / 100
-    # [runs, M], NaN where a run has no data: its last value says nothing about what it would have reached.
+    # [runs, M], NaN where a run has no data: its last value does not predict later ones.
     values = np.array(
         [
             np.where((curve.x[0] - close <= x) & (x <= curve.x[-1] + close), np.interp(x, curve.x, curve.y), np.nan)

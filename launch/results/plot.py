@@ -119,7 +119,7 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
 
 
 def read_each(paths: Sequence[Path], read: Callable[[Path], _Read]) -> list[_Read]:
-    """What `read` returns for each run. Runs that have nothing yet are printed and left out, unless all are."""
+    """The result of `read` for each run. Runs without a result yet are named and left out, unless no run has one."""
     found: list[_Read] = []
     refused: list[ConfigurationError] = []
     for path in paths:
@@ -256,7 +256,7 @@ def _draw_band(axes: "Axes", colour: str, band: Band, name: str, *, iqm: bool) -
 
 
 def _seeds_of(band: Band) -> str:
-    """The number of seeds that a band is of, and that at its ends if some seeds start later or end earlier."""
+    """The number of seeds in a band, and the number at its ends if some seeds start later or end earlier."""
     if not band.seeds.size:
         return f"{len(band.curves)} seeds, no two of which overlap"
     most, first, last = band.seeds.max(), band.seeds[0], band.seeds[-1]

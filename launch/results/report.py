@@ -131,7 +131,7 @@ class RunReport:
         self.log_lines = [line for line in lines if "evaluation of update" not in line]
 
     def figures(self) -> dict[str, Any]:
-        """The values of `--json`. Totals are those of the summary; of the last row in a run that went on after it."""
+        """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
         last, summary = self.rows[-1], read_summary(self.folder)
         total = summary if summary.get("frames", 0) >= last["frames"] else {}
         agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
@@ -256,7 +256,7 @@ def _text_of(run: RunReport, lines: Sequence[str]) -> str:
 
 
 def _facts(figures: dict[str, Any]) -> dict[str, str]:
-    """What the page shows about one run; a dash for what there is none of."""
+    """The facts about one run on the page; a dash stands for a missing value."""
     lag, points = figures["policy_lag"], figures["training_evaluations"]
     best, last = (mean_and_error(best_evaluation(points)), mean_and_error(points[-1])) if points else ("-", "-")
     return {
@@ -304,7 +304,7 @@ def _cards(figures: dict[str, Any]) -> str:
 
 
 def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The evaluation with the highest mean return; one without a mean, whose returns are not finite, if all are."""
+    """The evaluation with the highest mean return. Evaluations without a finite mean come last."""
     return max(points, key=lambda point: -math.inf if point["mean_return"] is None else point["mean_return"])
 
 
