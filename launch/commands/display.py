@@ -258,12 +258,16 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
         lines.append(f"first crossing of the target: {_crossing(first)}")
     if confirmed is not None:
         lines.append(f"target reached: {_crossing(confirmed)}")
-    return [
-        *lines,
-        f"run folder:   {run}",
+    trained = [
         f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
         f"evaluate:     tributary evaluate {run}{trust}",
         f"video, page:  tributary record {run}{trust}; tributary report {run}",
+    ]
+    return [
+        *lines,
+        f"run folder:   {run}",
+        # Before the first rollout there are no rows, and nothing to look at.
+        *(trained if summary["frames"] else ()),
         f"continue:     tributary train --resume {run}{trust}{_FURTHER.get(summary['status'], '')}",
     ]
 

@@ -21,23 +21,27 @@ from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, sta
 
 
 class TrainingReturns:
-    """The mean return of a run's first 100 training episodes, and whether that of the last 100 is representative.
+    """The mean return of a run's first training episodes, and whether that of the last 100 is representative.
 
-    The first episodes to end after a start are the shortest. The last 100 therefore count only when every environment
-    has ended an episode; a truncated episode has ended, too.
+    The first episodes to end after a start are the shortest: where half of them have one agent step and a return of 1,
+    the others 1,000 of both, the first 100 have a mean of 1.0. Both therefore count only when every environment has
+    ended an episode: then the mean is 330 of 500.5. A truncated episode has ended, too.
 
     `last_count` is whether the last 100 episodes counted at the last `update`.
     """
 
     def __init__(self) -> None:
         self.last_count = False
-        self._first: list[float] = []
+        # Those of the episodes up to the first time that the last 100 counted.
+        self._sum, self._episodes, self._complete = 0.0, 0, False
         # Environments of each actor that have ended no episode, in the order of the actors' last reports.
         self._unfinished: dict[int, int] = {}
 
     def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
         """Add the returns in an actor's report, and its number of environments that have ended no episode yet."""
-        self._first.extend(returns[: RETURN_WINDOW - len(self._first)])
+        if not self._complete:
+            self._sum += sum(returns)
+            self._episodes += len(returns)
         self._unfinished.pop(actor_id, None)
         self._unfinished[actor_id] = unfinished_environments
 
@@ -48,21 +52,20 @@ class TrainingReturns:
             del self._unfinished[next(iter(self._unfinished))]
         everybody = 0 < actors == len(self._unfinished)
         self.last_count = episodes >= RETURN_WINDOW and everybody and not any(self._unfinished.values())
+        self._complete |= self.last_count
 
     @property
     def untrained(self) -> float | None:
-        """The mean return of the first 100 episodes, close to that of untrained play. None until they have ended."""
-        if len(self._first) < RETURN_WINDOW:
-            return None
-        return float(np.mean(self._first))
+        """The mean return of the first episodes, close to that of untrained play. None until they have ended."""
+        return self._sum / self._episodes if self._complete and self._episodes else None
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. After a resume all environments are in their first episodes again."""
-        return {"first_episodes": self._first}
+        return {"first_episodes": [self._sum, self._episodes, self._complete]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
-        self._first = state["first_episodes"]
+        self._sum, self._episodes, self._complete = state["first_episodes"]
 
 
 # Episodes whose agent steps `RecentReturn` covers, and of which it takes the mean length.

@@ -117,7 +117,7 @@ def run_summary(
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
         "mean_return_100": account.mean_return,
-        "mean_return_first_100": returns.untrained,
+        "untrained_mean_return": returns.untrained,
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
         "episodes": account.episodes,

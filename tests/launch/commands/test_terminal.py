@@ -16,7 +16,7 @@ from waiting import UNTIL_FRAMES, wait_for
 from watched_processes import rows
 
 from launch.cli import main
-from launch.commands.display import Display, progress_table
+from launch.commands.display import Display, progress_table, summary_lines
 from launch.presets import PRESETS
 from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
@@ -294,6 +294,9 @@ def test_the_commands_for_a_run_name_the_limit_that_ended_it_and_trust_its_modul
     assert evaluate == f"evaluate:     tributary evaluate {tmp_path}{trust}"
     assert film == f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}"
     assert resume == f"continue:     tributary train --resume {tmp_path}{trust}{more}"
+    # A run that has ended before its first rollout has nothing to look at.
+    untrained = summary_lines({"status": status, "episodes": 0, **numbers, **nothing, "frames": 0}, "run", trust)
+    assert untrained[-2:] == ["run folder:   run", f"continue:     tributary train --resume run{trust}{more}"]
 
 
 class Broken(io.StringIO):

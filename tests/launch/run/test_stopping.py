@@ -77,14 +77,27 @@ def test_after_a_resume_each_of_the_new_actors_has_to_end_its_first_episodes() -
     assert not count(restored, 100, actors=2)
 
 
-def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
-    returns = TrainingReturns()
-    returns.add(0, [1.0] * 60, 0)
-    assert returns.untrained is None
-    restored = gone_on(returns)
-    restored.add(0, [3.0] * 60, 0)
-    restored.add(0, [1000.0], 0)
-    assert restored.untrained == (60 * 1.0 + 40 * 3.0) / 100
+def test_untrained_play_is_that_of_the_first_episodes_of_all_environments() -> None:
+    """Half of the episodes have one agent step and a return of 1, the others 1,000 of both. The first 100 have 1.0."""
+    random = np.random.default_rng(0)
+    returns, left, short = TrainingReturns(), np.zeros(64, int), np.zeros(64, bool)
+    ended = np.zeros(64, bool)
+    for step in range(3_000):
+        new = left == 0
+        short[new] = random.random(new.sum()) < 0.5
+        left[new] = np.where(short[new], 1, 1_000)
+        left -= 1
+        over = left == 0
+        ended |= over
+        returns.add(0, np.where(short, 1.0, 1_000.0)[over].tolist(), int((~ended).sum()))
+        returns.update(100 if step else 0, 1)
+        returns = gone_on(returns) if step % 500 == 0 else returns
+        if step == 900:
+            assert returns.untrained is None
+    assert returns.untrained == pytest.approx(330, rel=0.2)
+    before = returns.untrained
+    returns.add(0, [1e6], 0)
+    assert returns.untrained == before
 
 
 def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
