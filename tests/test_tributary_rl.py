@@ -73,7 +73,8 @@ def test_the_lines_for_mlflow_log_every_row(monkeypatch: pytest.MonkeyPatch) -> 
     exec(python_blocks()["MLflow"].replace("300_000", "3_000"), names)
     run = names["run"]
     assert mlflow.artifacts == [run.path]
-    assert [step for _, step, _ in mlflow.metrics] == [row["frames"] for row in run.rows()]
+    # On a slow machine two rows may have equal frames, of which `rows` has the later one.
+    assert list(dict.fromkeys(step for _, step, _ in mlflow.metrics)) == [row["frames"] for row in run.rows()]
     metrics, _, run_id = mlflow.metrics[-1]
     assert run_id == "id of cartpole"
     assert metrics["mean_return_100"] == run.rows()[-1]["mean_return_100"]
