@@ -6,11 +6,12 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments import EnvironmentSpec, VectorEnvironment
+from actors.device_player import DevicePlayer
+from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from actors.gradient import Gradients, RolloutPart, gradients_of
-from actors.policy import Acted, Policy, carried
-from actors.rollout import RolloutBuilder
+from actors.player import Player
+from actors.policy import Policy
 from shared.config import RunConfig
 from shared.graph import aligned_copy
 from shared.moments import Moments
@@ -21,7 +22,6 @@ from shared.types import (
     Float32Array,
     GradientReport,
     Played,
-    Rollout,
     StageSeconds,
     WeightSnapshot,
 )
@@ -33,7 +33,8 @@ class Actor:
     One call of `run` is one turn of the loop of a thread in Algorithms S2 and S3 of the paper (arXiv 1602.01783):
     synchronise the weights, act for t_max steps, accumulate gradients backwards from the bootstrapped return, and
     report them. If a rollout gives several gradients, the calls after its first one only synchronise and differentiate.
-    An actor has environments and networks, and no training state. In between it plays its share of an evaluation.
+    An actor has environments and networks, and no training state. In between it plays its share of an evaluation. Its
+    rollouts are played by a `Player` on the CPU, or by a `DevicePlayer` on a GPU.
 
     `actor_id` is unique in the run, and determines the random streams. `first` is another actor of this process, whose
     network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some 10 MB,
@@ -50,32 +51,26 @@ class Actor:
         self.actor_id = actor_id
         self._sequence = 0
         actor = config.actor
-        self._environments = VectorEnvironment(config.environment, actor.environments)
         seeds = actor_seeds(config.seed, actor_id, actor.environments)
         self._gradients: Gradients
         self._policy: Policy
+        player = DevicePlayer if actor.device == "gpu" else Player
         if first is None:
-            self._policy = Policy(
-                config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
-            )
+            self._policy = player.make_policy(config, spec, seeds.actions)
             self._policy.explore_as(actor_id)
             self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
         else:
             self._policy = first._policy
             self._policy.add_exploration(actor_id, seeds.actions)
             self._gradients = first._gradients.for_another_actor(seeds.actions)
-        self._builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
-        self._unroll_length = actor.unroll_length
+        self._player = player(config, spec, self._policy, self._gradients, seeds.environments)
+        self._builder = self._player.builder
         self._config, self._spec = config, spec
         self._evaluator: Evaluator | None = None
         # Policies of evaluations, by their number of environments.
         self._evaluation_policies: dict[int, Policy] = {} if first is None else first._evaluation_policies
         self._share: EvaluationShare | None = None
         self._keeps_moments = config.network.observation_scaling == "running"
-        self._memory = self._policy.first_state(actor.environments)
-        # The first actions of the next rollout, if they are chosen already.
-        self._next_acted: Acted | None = None
-        self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._fresh = actor.fresh_gradients
         # Seconds by stage since the last report, and when the last stage ended.
         self._seconds = dict.fromkeys(StageSeconds._fields, 0.0)
@@ -124,7 +119,7 @@ class Actor:
 
     def _play_ahead(self) -> None:
         """Play a rollout. No gradient and no count has its agent steps, nor its seconds."""
-        self._play()
+        self._player.play()
         self._ahead -= 1
         self._builder.forget_episodes()
         self._seconds = dict.fromkeys(self._seconds, 0.0)
@@ -133,7 +128,7 @@ class Actor:
     def _play_rollout(self, reward_factor: float | None) -> tuple[RolloutPart, str] | None:
         """Play a rollout and begin its gradients. If it is not finite: a gradient in its place, and what is not."""
         self._builder.reward_factor = reward_factor
-        rollout, environment, acting = self._play()
+        rollout, environment, acting = self._player.play()
         self._seconds["environment"] += environment
         self._seconds["acting"] += acting
         self._stage_ended += environment + acting
@@ -202,7 +197,8 @@ class Actor:
         if self._share is None or self._share.number != share.number:
             evaluator.begin(snapshot._replace(parameters=aligned_copy(snapshot.parameters)), share.policy)
         self._share = share
-        steps = max(1, self._unroll_length * self._config.actor.environments // share.size)
+        actor = self._config.actor
+        steps = max(1, actor.unroll_length * actor.environments // share.size)
         part = evaluator.play(share.episodes, steps, number=share.number, actor_id=self.actor_id)
         self._stage_ended = time.perf_counter()
         return part
@@ -230,11 +226,6 @@ class Actor:
         """Whether the next call plays a rollout that is in no gradient."""
         return self._ahead > 0
 
-    def _begin_rollout(self) -> None:
-        first, non_finite = self._first_observations, self._environments.reset_non_finite
-        self._builder.begin(first, None if first is None else non_finite)
-        self._first_observations = None
-
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
         observations, _ = self._spec.split(observations)
         parts, replaced = self._spec.parts, self._builder.replaced
@@ -242,42 +233,12 @@ class Actor:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
-    def _play(self) -> tuple[Rollout, float, float]:
-        clock = time.perf_counter
-        environment = acting = 0.0
-        before = clock()
-        builder, next_acted = self._builder, self._next_acted
-        self._begin_rollout()
-        self._next_acted = None
-        first_state = self._memory
-        for t in range(self._unroll_length):
-            if next_acted is None:
-                acted = self._policy.act(builder.observations, self._memory, t)
-            else:
-                # Its value and log π come from the weights that chose it.
-                acted, next_acted = next_acted, None
-            self._gradients.keep(t, acted)
-            self._memory = carried(acted.state, builder.resets)
-            chosen = clock()
-            builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
-            stepped = clock()
-            acting += chosen - before
-            environment += stepped - chosen
-            before = stepped
-        if self._policy.method.needs_next_actions:
-            # The next rollout takes them: Sarsa's target is the value of the action that really follows.
-            self._next_acted = self._policy.act(builder.observations, self._memory)
-            acting += clock() - before
-        next_actions = None if self._next_acted is None else self._next_acted.actions
-        rollout = builder.finish(next_actions, first_state, self._memory)
-        return rollout, environment, acting
-
     @property
     def traces(self) -> int:
-        return self._policy.traces + self._gradients.traces
+        return self._policy.traces + self._gradients.traces + self._player.traces
 
     def close(self) -> None:
-        self._environments.close()
+        self._player.close()
         if self._evaluator is not None:
             self._evaluator.close()
 

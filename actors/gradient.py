@@ -82,6 +82,9 @@ class Gradients(ABC):
     def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
         """Keep what gradients need of the actions at time `t` of the current rollout."""
 
+    def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:  # noqa: B027
+        """The same for all times at once, float32 [T, B] each."""
+
     @abstractmethod
     def begin(self, rollout: Rollout) -> None:
         """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
@@ -113,7 +116,8 @@ class RolloutGradient(Gradients):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
         super().__init__(config, spec, policy)
-        self._graph = Graph(self._gradient_graph, rollout_signature(config, spec, policy.network.state_units))
+        signature = rollout_signature(config, spec, policy.network.state_units)
+        self._graph = Graph(self._gradient_graph, signature, compiled=policy.compiled)
         self._rollout: Rollout | None = None
 
     def for_another_actor(self, seed: int) -> Self:  # noqa: ARG002
@@ -164,8 +168,8 @@ class Minibatches(Gradients):
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
         # Otherwise `Method.targets` does.
         self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
-        shape = (config.actor.unroll_length, config.actor.environments)
-        self._begin_first(shape, seed)
+        self._shape = shape = (config.actor.unroll_length, config.actor.environments)
+        self._begin_first(seed)
         units = policy.network.state_units
         # Minibatches are drawn from environments if their times belong together, else from agent steps.
         self._drawable = shape[1] if units else shape[0] * shape[1]
@@ -173,17 +177,19 @@ class Minibatches(Gradients):
         a_float = tf.TensorSpec(shape, tf.float32)
         minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
         states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
-        self._targets = Graph(self._targets_graph, [_MOMENTS, _COUNTED, a_float, *signature])
+        self._targets = Graph(self._targets_graph, [_MOMENTS, _COUNTED, a_float, *signature], compiled=policy.compiled)
         self._gradient = Graph(
-            self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states]
+            self._gradient_graph,
+            [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states],
+            compiled=policy.compiled,
         )
 
-    def _begin_first(self, shape: tuple[int, int], seed: int) -> None:
+    def _begin_first(self, seed: int) -> None:
         self._seed = seed
-        self._values: Float32Array = np.zeros(shape, np.float32)
-        self._log_probs: Float32Array = np.zeros(shape, np.float32)
-        self._returns: Float32Array = np.zeros(shape, np.float32)
-        self._advantages: Float32Array = np.zeros(shape, np.float32)
+        # Arrays of a rollout on the host, or tensors of one on a device.
+        self._values: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
+        self._log_probs: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
+        self._returns = self._advantages = tf.zeros(self._shape)
         self._moments: AdvantageMoments | None = None
         # Those that came with the weights of the first gradient of the rollout.
         self._before = AdvantageMoments()
@@ -193,7 +199,7 @@ class Minibatches(Gradients):
 
     def for_another_actor(self, seed: int) -> Self:
         other = copy(self)
-        other._begin_first(self._values.shape, seed)
+        other._begin_first(seed)
         return other
 
     @property
@@ -210,11 +216,14 @@ class Minibatches(Gradients):
         if acted.log_probs is not None:
             self._log_probs[t] = acted.log_probs
 
+    def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:
+        self._values, self._log_probs = values, log_probs
+
     def begin(self, rollout: Rollout) -> None:
         moments = np.array(self.recent_advantages, np.float64)
         results = self._targets(moments, np.bool_(False), self._values, *rollout_arrays(rollout))
-        self._returns, self._advantages, own = (result.numpy() for result in results)
-        self._moments = AdvantageMoments(*own.tolist()) if self._standardises else None
+        self._returns, self._advantages, own = results
+        self._moments = AdvantageMoments(*own.numpy().tolist()) if self._standardises else None
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 
@@ -316,8 +325,10 @@ class WholeRollouts(Minibatches):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy, seed)
         signature = rollout_signature(config, spec, policy.network.state_units)
-        log_probs = tf.TensorSpec(self._log_probs.shape, tf.float32)
-        self._gradient = Graph(self._whole_gradient_graph, [_MOMENTS, _COUNTED, log_probs, *signature])
+        log_probs = tf.TensorSpec(self._shape, tf.float32)
+        self._gradient = Graph(
+            self._whole_gradient_graph, [_MOMENTS, _COUNTED, log_probs, *signature], compiled=policy.compiled
+        )
 
     def begin(self, rollout: Rollout) -> None:
         self._rollout, self._reported = rollout, 0

@@ -63,7 +63,10 @@ class Policy:
         training: bool = True,
         unroll_length: int | None = None,
         network: Network | None = None,
+        compiled: bool = False,
     ) -> None:
+        self.compiled = compiled
+        """Whether XLA compiles the graphs that are called for each rollout on a GPU."""
         # A process without environments, like the learner, has not imported the modules yet.
         import_modules(config.environment.modules)
         self.method = method_class(config.method.name)(config, spec.actions)
@@ -93,7 +96,7 @@ class Policy:
             with self._stored.recording(tf.constant(0)):
                 self._evaluated(*(tf.zeros(tensor.shape, tensor.dtype) for tensor in batch))
         self._act_and_store = Graph(self._act_and_store_graph, [step, *batch])
-        self._act = Graph(self._act_graph, seen)
+        self._act = Graph(self.sampled, seen)
         self._greedy = Graph(self._greedy_graph, seen)
         self._values = Graph(lambda *seen: self.method.value(self._evaluated(*seen)), seen)
         self._preferences = Graph(lambda *seen: self.method.preferences(self._evaluated(*seen)), seen)
@@ -163,7 +166,8 @@ class Policy:
         arrays = [tensor.numpy() for tensor in output]
         return Acted(*arrays[:count])._replace(state=tuple(arrays[count:]))
 
-    def _act_graph(self, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+    def sampled(self, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        """Graph code: the tensors of `Acted`, from observations and the state."""
         return self._sample(self._evaluated(*seen))
 
     def _act_and_store_graph(self, t: tf.Tensor, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:

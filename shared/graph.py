@@ -20,11 +20,15 @@ class Graph:
     after the call. A variable that is assigned from one shares its memory: it changes with it, and may be changed by
     `assign` alone. Calls are synchronous.
 
-    `function` returns a tensor, a tuple of tensors, or None.
+    `function` returns a tensor, a tuple of tensors, or None. With `compiled` XLA compiles it at its first call.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec]) -> None:
-        self._function = tf.function(function, input_signature=signature, autograph=False)
+    def __init__(
+        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], *, compiled: bool = False
+    ) -> None:
+        self._function = tf.function(
+            function, input_signature=signature, autograph=False, jit_compile=True if compiled else None
+        )
         self._signature = [(tuple(spec.shape), spec.dtype) for spec in signature]
         self._concrete: Any = None
         self._has_gpu = False
@@ -55,7 +59,7 @@ class Graph:
     def _trace(self) -> None:
         self._concrete = self._function.get_concrete_function()
         self._captured = self._concrete.captured_inputs
-        self._has_gpu = bool(tf.config.list_logical_devices("GPU"))
+        self._has_gpu = has_gpu()
         self._output_dtypes = [output.dtype for output in self._concrete.outputs]
 
     @staticmethod
@@ -78,6 +82,11 @@ class Graph:
         ):
             return tensor_on(array)
         return tf.convert_to_tensor(array)
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow computes on a GPU in this process."""
+    return bool(tf.config.list_logical_devices("GPU"))
 
 
 # Required by TensorFlow's kernels.

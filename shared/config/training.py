@@ -13,6 +13,9 @@ _GAUSSIAN = For("environment.id", "continuous actions")
 _RMSPROP = For("optimizer.name", "rmsprop")
 _MOST_STEPS_AHEAD = 1024
 
+VECTORS = 2
+"""Vectors of environments that a GPU actor plays in turn: one is emulated while the network plays the other."""
+
 
 @dataclass(frozen=True)
 class MethodConfig:
@@ -164,6 +167,13 @@ class ActorConfig:
     """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
     the updates in between; with M = 1 returns are computed anew at the weights of each gradient. Before its first
     rollout it plays a random number of agent steps, at most 1,024, which are not counted."""
+    device: Literal["cpu", "gpu", "auto"] = "cpu"
+    """Device of networks and gradients of actors. gpu: of Atari games, two actors a GPU, each with two vectors of
+    environments that alternate: one is emulated while the network plays the other. auto: gpu where there is one and the
+    network is convolutional. See docs/gpu.md."""
+    emulator_threads: Annotated[int | None, Range(1), For("actor.device", "gpu", "auto")] = None
+    """gpu: threads that emulate one of the vectors of an actor. None: the actor's share of the cores of its machine,
+    less one that launches graphs."""
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""

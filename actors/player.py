@@ -1,0 +1,97 @@
+"""Plays rollouts on the CPU: a policy and its environments take turns."""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.environments import EnvironmentSpec, VectorEnvironment
+from actors.gradient import Gradients
+from actors.policy import Acted, Policy, carried
+from actors.rollout import RolloutBuilder
+from shared.config import RunConfig
+from shared.types import Rollout
+
+
+class PlayedRollout(NamedTuple):
+    """A rollout, valid until the next one is played, and the seconds that environments and policy took for it."""
+
+    rollout: Rollout
+    environment_seconds: float
+    acting_seconds: float
+
+
+class Player:
+    """Plays one rollout after another in a batch of environments, with the current weights of a policy.
+
+    `gradients` keep what they need of the actions.
+
+    Args:
+        seeds: of the environments, int64 [B].
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        policy: Policy,
+        gradients: Gradients,
+        seeds: npt.NDArray[np.int64],
+    ) -> None:
+        self._policy, self._gradients = policy, gradients
+        self._unroll_length = config.actor.unroll_length
+        self._environments = VectorEnvironment(config.environment, config.actor.environments)
+        self.builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
+        self._memory = policy.first_state(config.actor.environments)
+        # The first actions of the next rollout, if they are chosen already.
+        self._next_acted: Acted | None = None
+        self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds)
+
+    @staticmethod
+    def make_policy(config: RunConfig, spec: EnvironmentSpec, seed: int) -> Policy:
+        actor = config.actor
+        return Policy(config, spec, environments=actor.environments, seed=seed, unroll_length=actor.unroll_length)
+
+    def play(self) -> PlayedRollout:
+        clock = time.perf_counter
+        environment = acting = 0.0
+        before = clock()
+        builder, next_acted = self.builder, self._next_acted
+        self._begin_rollout()
+        self._next_acted = None
+        first_state = self._memory
+        for t in range(self._unroll_length):
+            if next_acted is None:
+                acted = self._policy.act(builder.observations, self._memory, t)
+            else:
+                # Its value and log π come from the weights that chose it.
+                acted, next_acted = next_acted, None
+            self._gradients.keep(t, acted)
+            self._memory = carried(acted.state, builder.resets)
+            chosen = clock()
+            builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
+            stepped = clock()
+            acting += chosen - before
+            environment += stepped - chosen
+            before = stepped
+        if self._policy.method.needs_next_actions:
+            # The next rollout takes them: Sarsa's target is the value of the action that really follows.
+            self._next_acted = self._policy.act(builder.observations, self._memory)
+            acting += clock() - before
+        next_actions = None if self._next_acted is None else self._next_acted.actions
+        rollout = builder.finish(next_actions, first_state, self._memory)
+        return PlayedRollout(rollout, environment, acting)
+
+    def _begin_rollout(self) -> None:
+        first, non_finite = self._first_observations, self._environments.reset_non_finite
+        self.builder.begin(first, None if first is None else non_finite)
+        self._first_observations = None
+
+    @property
+    def traces(self) -> int:
+        """Number of traces of its own graphs, beside those of the policy."""
+        return 0
+
+    def close(self) -> None:
+        self._environments.close()

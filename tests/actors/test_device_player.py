@@ -1,0 +1,127 @@
+"""Actors on a GPU, which is this machine's CPU here: they play, differentiate and report what actors on CPUs do."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rollouts import first_weights, make_actor, run
+
+from actors.device_player import DevicePlayer
+from actors.environments import environment_spec
+from actors.gradient import gradients_of
+from actors.player import Player
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
+from shared.types import GradientReport, Rollout, WeightSnapshot
+
+FRAMES = 820
+"""Of the longest episode: some games of River Raid end just before."""
+GREEDY = {"exploration": ExplorationConfig(name="greedy")}
+
+
+def config_of(device: str = "cpu", method: str = "actor_critic", unroll_length: int = 5, **more: Any) -> RunConfig:
+    actor = {"environments": 4, "unroll_length": unroll_length, "device": device}
+    settings = {name: more.pop(name) for name in list(more) if name in ("exploration",)}
+    environment = {"id": "ALE/Riverraid-v5", "screen_size": 36, "imports": ("greedy_explorer",)}
+    environment |= {"max_episode_frames": FRAMES, "terminal_on_life_loss": True}
+    return RunConfig(
+        environment=EnvironmentConfig(**environment),
+        method=MethodConfig(name=method, return_lambda=0.9),
+        actor=ActorConfig(**actor, **more),
+        **settings,
+    )
+
+
+def rollouts_of(kind: type[Player] | type[DevicePlayer], config: RunConfig, count: int) -> tuple[list[Rollout], Any]:
+    spec = environment_spec(config.environment)
+    policy = kind.make_policy(config, spec, 1)
+    policy.assign(first_weights(config, spread=0.05))
+    player = kind(config, spec, policy, gradients_of(config, spec, policy, 1), np.arange(4))
+    played = [copy.deepcopy(player.play().rollout) for _ in range(count)]
+    player.close()
+    return played, player.builder
+
+
+def reports_of(config: RunConfig, calls: int) -> list[GradientReport]:
+    actor, weights = make_actor(config), first_weights(config, spread=0.05)
+    ran = [run(actor, config, WeightSnapshot(version, weights)) for version in range(calls)]
+    actor.close()
+    return [report for report in ran if isinstance(report, GradientReport)]
+
+
+def test_the_same_actions_give_the_same_rollouts_to_the_bit() -> None:
+    config = config_of(unroll_length=50, **GREEDY)
+    expected, on_cpu = rollouts_of(Player, config, 9)
+    played, on_device = rollouts_of(DevicePlayer, config, 9)
+    for rollout, other in zip(played, expected, strict=True):
+        for name in Rollout._fields:
+            np.testing.assert_array_equal(getattr(rollout, name), getattr(other, name), err_msg=name)
+    episodes, others = on_device.take_episodes(), on_cpu.take_episodes()
+    assert sorted(episodes.lengths) == sorted(others.lengths)
+    np.testing.assert_array_equal(episodes.returns, others.returns)
+    assert on_device.take_rewards() == on_cpu.take_rewards()
+    # Episodes have ended, by themselves and by their limit, and the network has chosen among actions.
+    longest = FRAMES // 4
+    assert min(episodes.lengths) < longest == max(episodes.lengths)
+    assert len(np.unique([rollout.actions for rollout in played])) > 2
+
+
+@pytest.mark.parametrize(
+    ("method", "reuse"),
+    [
+        ("actor_critic", {}),
+        ("actor_critic", {"epochs": 2, "minibatches": 2}),
+        ("actor_critic", {"epochs": 2, "fresh_gradients": True}),
+        ("q_learning", {}),
+        ("q_learning", {"epochs": 2, "minibatches": 2, "fresh_gradients": True}),
+    ],
+)
+@pytest.mark.usefixtures("none_ahead")
+def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, Any]) -> None:
+    expected = reports_of(config_of("cpu", method, **GREEDY, **reuse), 12)
+    reports = reports_of(config_of("gpu", method, **GREEDY, **reuse), 12)
+    assert len(reports) == len(expected) > 5
+    for report, other in zip(reports, expected, strict=True):
+        largest = np.abs(other.gradient).max()
+        np.testing.assert_allclose(report.gradient, other.gradient, rtol=0.0, atol=1e-5 * largest)
+        assert report.statistics == pytest.approx(other.statistics, rel=1e-4, abs=1e-6)
+        for name in ("actor_id", "sequence", "version", "layout_fingerprint", "agent_steps", "samples", "rewards"):
+            assert getattr(report, name) == getattr(other, name), name
+
+
+def test_values_and_log_probabilities_are_those_of_the_sampled_actions() -> None:
+    """At the weights that acted, the ratio to the policy that acted is 1, in all gradients of a rollout."""
+    reports = reports_of(config_of("gpu", epochs=2, minibatches=2), 8)
+    assert len({report.samples for report in reports}) == 1
+    for report in reports:
+        assert report.statistics["ratio_deviation"] == pytest.approx(0.0, abs=1e-5)
+    other = reports_of(replace(config_of("gpu", epochs=2, minibatches=2), seed=2), 8)
+    assert not np.array_equal(reports[0].gradient, other[0].gradient)
+
+
+def test_graphs_are_traced_once() -> None:
+    config = config_of("gpu", epochs=2, minibatches=2)
+    actor, weights = make_actor(config), first_weights(config)
+    for version in range(5):
+        run(actor, config, WeightSnapshot(version, weights))
+    first = actor.traces
+    for version in range(5):
+        run(actor, config, WeightSnapshot(version, weights))
+    assert actor.traces == first
+    actor.close()
+
+
+def test_xla_compiles_the_graphs() -> None:
+    config = config_of("gpu", epochs=2, minibatches=2)
+    spec, gradients = environment_spec(config.environment), []
+    for compiled in (False, True):
+        policy = Policy(config, spec, environments=2, seed=1, compiled=compiled)
+        policy.assign(first_weights(config, spread=0.05))
+        of_rollout = gradients_of(config, spec, policy, 1)
+        player = DevicePlayer(config, spec, policy, of_rollout, np.arange(4))
+        of_rollout.begin(player.play().rollout)
+        gradients.append(of_rollout.next().gradient)
+        player.close()
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=0.0, atol=1e-5 * np.abs(gradients[0]).max())
