@@ -3,6 +3,7 @@
 import atexit
 import functools
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -21,11 +22,16 @@ from shared.errors import setting_error
 # Where Linux shows processes and their open files, and the limits that containers and batch systems set.
 PROCESSES = "/proc"
 CONTROL_GROUPS = "/sys/fs/cgroup"
+DEVICES = "/dev"
 # Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
 # The learner's process, and Ray's and the driver beside it.
 LEARNER_BYTES = 900 * 2**20
 _LOAD_SAMPLES, _LOAD_SAMPLE_SECONDS = 10, 0.1
+# Number of GPUs that this machine is taken to have. The graphs of GPU actors are then computed on the CPU, for tests.
+PRETENDED_GPUS = "TRIBUTARY_PRETENDED_GPUS"
+# While one actor of a GPU differentiates, the other one's environments are emulated.
+ACTORS_A_GPU = 2
 # Share of its cores that a measurement needs for itself. The system's own processes take some of the rest.
 _NEEDED_SHARE = 0.75
 
@@ -81,6 +87,33 @@ def actors_in(memory: int, *, learner: bool) -> int:
     return max(0, memory - LEARNER_BYTES * learner) // ACTOR_BYTES
 
 
+def pretended_gpus() -> int:
+    return int(os.environ.get(PRETENDED_GPUS) or 0)
+
+
+def usable_gpus() -> int:
+    """GPUs of NVIDIA that this process may use: of the device files, those that CUDA_VISIBLE_DEVICES names."""
+    if pretended_gpus():
+        return pretended_gpus()
+    found = len([file for file in Path(DEVICES).glob("nvidia[0-9]*") if file.name[6:].isdecimal()])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    # CUDA ends the list at the first name that is none.
+    names = itertools.takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), map(str.strip, visible.split(",")))
+    return min(found, len(list(names)))
+
+
+def gpu_actors(cores: float, gpus: float) -> int:
+    """Number of actors on the GPUs of a machine: each has a core for the thread that launches graphs, at least."""
+    return max(min(ACTORS_A_GPU * int(gpus), max(int(cores), 1)), 0)
+
+
+def emulator_threads(config: RunConfig, cores: float, actors: int) -> int:
+    """Threads that emulate a vector of environments of one of `actors` GPU actors of a machine."""
+    return config.actor.emulator_threads or max(1, int(cores) // max(actors, 1) - 1)
+
+
 def _control_groups() -> Iterator[Path]:
     """The folders of this process's control groups, of version 2 and 1, and of their parents. Some may not exist."""
     try:
@@ -114,8 +147,15 @@ class ThreadBudget:
 
     cores: int
     actors: int
+    emulator_threads: int = 0
+    """Of each GPU actor; 0 without such actors."""
 
     def describe(self, executor: str) -> str:
+        if self.emulator_threads:
+            return (
+                f"{self.actors} GPU actor{'s' * (self.actors > 1)}, each with one thread that launches graphs and "
+                f"{self.emulator_threads} that emulate, and the learner, on {self.cores} core{'s' * (self.cores > 1)}"
+            )
         threads = "one thread each" if executor == "ray" else "in one thread"
         return (
             f"{self.actors} actor{'s' * (self.actors > 1)} and the learner, {threads}, on {self.cores} "
@@ -124,7 +164,7 @@ class ThreadBudget:
 
     def warning(self) -> str | None:
         """Advice where the actors alone need more cores than there are; None elsewhere."""
-        if self.actors <= self.cores:
+        if self.emulator_threads or self.actors <= self.cores:
             return None
         return (
             f"{self.actors} actors share {self.cores} cores: more actors will not be faster; "
@@ -133,7 +173,10 @@ class ThreadBudget:
 
 
 def automatic_actors(cores: int) -> int:
-    """One actor per core. From four cores on, the learner is busy enough to need a core of its own."""
+    """One actor per core. From four cores on, the learner is busy enough to need a core of its own.
+
+    These are also the cores that GPU actors share.
+    """
     return max(1, cores - 1 if cores >= 4 else cores)
 
 
@@ -141,8 +184,10 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
     """The actors and threads of a run on this machine alone, which may be oversubscribed.
 
     Raises:
-        ConfigurationError: the actors do not fit into its memory.
+        ConfigurationError: the actors do not fit into its memory, or on its GPUs.
     """
+    if config.actor.device == "gpu":
+        return _gpu_budget(config)
     cores, places = usable_cores(), actors_in(machine_bytes(), learner=True)
     least, most = config.actor_range
     actors = min(automatic_actors(cores), max(places, 1))
@@ -160,6 +205,20 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
             f"the learner, in the {machine_bytes() / 2**30:.1f} GiB of this machine",
         )
     return ThreadBudget(cores, actors)
+
+
+def _gpu_budget(config: RunConfig) -> ThreadBudget:
+    cores, gpus = usable_cores(), usable_gpus() - (config.learner.device == "gpu")
+    least, most = config.actor_range
+    places = gpu_actors(automatic_actors(cores), gpus)
+    if config.executor == "inline":
+        actors = least if most is None else most
+    elif least > places:
+        problem = f"there is room for {places} GPU actors, {ACTORS_A_GPU} on each of {gpus} GPU{'s' * (gpus > 1)}"
+        raise setting_error("actors", config.actors, f"{problem}, with a core each")
+    else:
+        actors = places if most is None else min(most, places)
+    return ThreadBudget(cores, actors, emulator_threads(config, automatic_actors(cores), actors))
 
 
 @functools.cache

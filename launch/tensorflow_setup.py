@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from launch.machine import open_standard_streams, without_collections
-from shared.config import NetworkConfig
+from launch.machine import open_standard_streams, pretended_gpus, without_collections
+from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 
 # TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
@@ -39,6 +39,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> None:
     """Import TensorFlow with one thread for each of its pools, on the CPU or with the GPU that Ray assigned.
 
+    With a GPU there are two threads between operations: with one a process was seen to hang.
+
     Its kernels are those for `network`, where the process computes with one.
 
     Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
@@ -55,7 +57,10 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
         _keep_freed_memory()
         # For the processes that this one starts, too.
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        if not gpu:
+        if gpu:
+            # Threads of its own launch kernels: others compete with those of emulators.
+            os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
+        else:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with _without_notices():
         with _quick_imports() if ours else nullcontext():
@@ -65,11 +70,26 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
             if not gpu:
                 tf.config.set_visible_devices([], "GPU")
             tf.config.threading.set_intra_op_parallelism_threads(1)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(2 if gpu else 1)
             for device in tf.config.list_physical_devices("GPU") if gpu else ():
                 tf.config.experimental.set_memory_growth(device, True)
         # The first tensor creates the devices, which log their notices then.
         tf.zeros(())
+
+
+def prepare_for_actors(config: RunConfig) -> None:
+    """Prepare TensorFlow in a process with actors, for the device that they compute on.
+
+    Raises:
+        ConfigurationError: they are to compute on a GPU, and TensorFlow finds none.
+    """
+    gpu = config.actor.device == "gpu" and not pretended_gpus()
+    prepare_tensorflow(gpu=gpu, network=config.network)
+    if gpu and not importlib.import_module("tensorflow").config.list_logical_devices("GPU"):
+        raise ConfigurationError(
+            "TensorFlow finds no GPU here, and --actor.device gpu needs one: pip install 'tributary-rl[gpu]'; "
+            "docs/gpu.md has more"
+        )
 
 
 def share_tensorflow() -> None:

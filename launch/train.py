@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
-from launch.machine import ThreadBudget, thread_budget, without_collections
+from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
@@ -24,9 +24,9 @@ from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.summary import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
-from launch.settings.check import check_checkpoint, check_network, check_traces, resume_lines
+from launch.settings.check import check_checkpoint, check_network, check_traces, on_device, resume_lines
 from launch.settings.resolve import resolved, rollouts_line
-from launch.tensorflow_setup import kernels, prepare_tensorflow
+from launch.tensorflow_setup import kernels, prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
 
@@ -202,6 +202,8 @@ def _prepare(
         # A trace of reports is recorded and replayed from the beginning of a run only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
+    if here:
+        config = _on_device(config, spec, usable_gpus(), listener)
     budget = thread_budget(config) if here else None
     if budget is not None and not resume:
         config = resolved(config, budget.actors)
@@ -227,6 +229,13 @@ def _prepare(
     return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
+def _on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float, listener: _Listener) -> RunConfig:
+    config, line = on_device(config, spec, gpus)
+    if line is not None:
+        listener.message(line)
+    return config
+
+
 def _measures_mean(run: _Run) -> bool:
     """Whether this run is a new one whose network subtracts a mean observation."""
     return not run.resume and run.first is None and centres_observations(run.config, run.spec)
@@ -250,7 +259,8 @@ def _train_inline(run: _Run) -> dict[str, Any]:
     assert budget is not None
     with _opened_folder(run, budget):
         run.listener.prepare("importing TensorFlow")
-        prepare_tensorflow(gpu=False, network=config.network)
+        # All of it is on one device: networks, gradients and updates.
+        prepare_for_actors(config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import Film, TrainingSession, make_session
@@ -259,6 +269,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         if config.evaluation.video:
             from launch.film.record import film_episode as film
         stop = run.listener.stop
+        of_actors = replace(config, actor=replace(config.actor, emulator_threads=budget.emulator_threads or None))
 
         def session_here() -> TrainingSession:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
@@ -266,7 +277,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 config,
                 spec,
                 run.folder.path,
-                lambda first_id: kind(config, spec, budget.actors, first_id),
+                lambda first_id: kind(of_actors, spec, budget.actors, first_id),
                 resume=run.resume,
                 film=film,
                 started=run.started,
@@ -306,7 +317,14 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         import ray
 
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.on_ray.cluster import check_nodes, cluster_nodes, connect, machines_requested, takes_gpu_here
+        from launch.on_ray.cluster import (
+            check_gpus,
+            check_nodes,
+            cluster_nodes,
+            connect,
+            machines_requested,
+            takes_gpu_here,
+        )
         from launch.on_ray.learner_process import run_learners
 
     config, budget, listener = run.config, run.budget, run.listener
@@ -328,8 +346,10 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         if budget is None:
             check_nodes()
             nodes = cluster_nodes()
+            config = _on_device(config, run.spec, sum(node.gpus for node in nodes), listener)
+            run = run._replace(config=config)
             placement = place(config, nodes)
-            for line in placement_lines(placement, nodes):
+            for line in placement_lines(placement, nodes, on_gpus=config.actor.device == "gpu"):
                 listener.message(line)
             if not run.resume:
                 # Actors that join later get the same share: what learns must not change with the nodes.
@@ -339,6 +359,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:
             takes_gpu_here(config)
+            check_gpus(config, budget.actors)
         with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1 or config.aggregation == "node":
                 level, why = aggregation(config, placement, budget.actors)

@@ -13,7 +13,7 @@ import gymnasium
 from actors.environments import EnvironmentSpec
 from launch.machine import without_collections
 from launch.on_ray.transport import CallResult, ChannelAddress, LocalEndpoint, open_channel
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.tensorflow_setup import prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
 from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played, WeightSnapshot
@@ -100,7 +100,7 @@ class ActorProcess(WorkerProcess):
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
-        prepare_tensorflow(gpu=False, network=config.network)
+        prepare_for_actors(config)
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)

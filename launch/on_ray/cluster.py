@@ -29,8 +29,8 @@ from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
-from launch.machine import machine_bytes, provide_home, worker_path
-from launch.on_ray.placement import Node, slots_by_node
+from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, provide_home, usable_cores, worker_path
+from launch.on_ray.placement import Node, cores_of_actors, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -81,13 +81,15 @@ def connect(config: RunConfig, actors: int) -> None:
     """
     if config.address == "local":
         # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
-        start_here(max(1, actors))
+        on_gpus = config.actor.device == "gpu"
+        # GPU actors share the cores of the machine. Ray counts no GPUs that are pretended.
+        start_here(max(usable_cores() if on_gpus else 1, actors), pretended_gpus() if on_gpus else 0)
     else:
         join(config.address)
 
 
-def start_here(cores: int) -> None:
-    """Start Ray on this machine, for this process alone.
+def start_here(cores: int, gpus: int = 0) -> None:
+    """Start Ray on this machine, for this process alone. With 0 `gpus` Ray counts them itself.
 
     Raises:
         ConfigurationError: it did not start in time, or no folder is fit for its files.
@@ -98,6 +100,8 @@ def start_here(cores: int) -> None:
     if not os.access(os.path.expanduser("~"), os.W_OK):
         # Ray would write a key of its processes to a file there. A key that is set already stays.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    if gpus:
+        quiet["num_gpus"] = gpus
     folder = own_temporary_folder()
     if folder is not None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -279,7 +283,8 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
     if config.address == "local" or most is None or isinstance(config.actors, int):
         yield
         return
-    request_resources(bundles=[{"CPU": 1}] * most)
+    share = {"GPU": 1 / ACTORS_A_GPU} if config.actor.device == "gpu" else {}
+    request_resources(bundles=[{"CPU": 1, **share}] * most)
     try:
         yield
     finally:
@@ -292,10 +297,24 @@ def takes_gpu_here(config: RunConfig) -> bool:
     Raises:
         ConfigurationError: the settings require one, and Ray finds none.
     """
-    gpu = config.learner.may_use_gpu and ray.cluster_resources().get("GPU", 0.0) >= 1
+    gpu = config.learner_may_use_gpu and ray.cluster_resources().get("GPU", 0.0) >= 1
     if config.learner.device == "gpu" and not gpu:
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
     return gpu
+
+
+def check_gpus(config: RunConfig, actors: int) -> None:
+    """Check that Ray has the GPUs of this machine that its actors were planned for: they would wait for others forever.
+
+    Raises:
+        ConfigurationError: it has fewer.
+    """
+    if config.actor.device != "gpu":
+        return
+    needed, found = actors / ACTORS_A_GPU + (config.learner.device == "gpu"), ray.cluster_resources().get("GPU", 0.0)
+    if found < needed:
+        problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
+        raise setting_error("actor.device", "gpu", problem)
 
 
 def _draining_nodes() -> set[str]:
@@ -306,8 +325,9 @@ def _draining_nodes() -> set[str]:
 class ClusterView:
     """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
 
-    def __init__(self, learner: Node) -> None:
+    def __init__(self, learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False) -> None:
         self.learner = learner
+        self._on_gpus, self._learner_gpu = on_gpus, learner_gpu
         self._nodes: list[Node] = []
         # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
@@ -323,7 +343,11 @@ class ClusterView:
 
     def slots_by_node(self) -> dict[str, int]:
         """Number of actors that each node takes, by node id."""
-        return slots_by_node(self.nodes(), self.learner)
+        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus, learner_gpu=self._learner_gpu)
+
+    def cores_of_actors(self, node_id: str) -> float:
+        """Cores of a node that its actors share."""
+        return next((cores_of_actors(node, self.learner) for node in self.nodes() if node.id == node_id), 0.0)
 
     def has_lost(self, node_id: str) -> bool:
         """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""

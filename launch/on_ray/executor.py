@@ -12,9 +12,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed, Heartbeat
+from launch.machine import automatic_actors, usable_cores
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import ClusterView, on_node
-from launch.on_ray.placement import desired_actors, next_node
+from launch.on_ray.placement import desired_actors, next_node, worker_resources
 from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
@@ -106,6 +107,7 @@ class RayExecutor:
         self._weights: _Published | None = None
         self._target: _Published | None = None
         self._evaluated: _Published | None = None
+        self._cores, self._local_actors = automatic_actors(usable_cores()), actors
         for _ in range(actors):
             self.add()
 
@@ -197,15 +199,29 @@ class RayExecutor:
                 return None
             node = free
         actor_id = next(self._ids)
-        self._workers[actor_id] = self._start(self._actor_process, 1, node, 1, actor_id)
+        config, resources = self._share_of(node)
+        self._workers[actor_id] = self._start(self._actor_process, config, resources, node, 1, actor_id)
         return actor_id
 
+    def _share_of(self, node: str) -> tuple[RunConfig, dict[str, float]]:
+        """The settings of an actor on a node, and its resources."""
+        if self._cluster is None:
+            return worker_resources(self._config, self._cores, self._local_actors)
+        slots = self._cluster.slots_by_node()
+        return worker_resources(self._config, self._cluster.cores_of_actors(node), slots.get(node, 1))
+
     def _start(
-        self, worker: type[WorkerProcess], cores: float, node: str, actors: int, *arguments: Any
+        self,
+        worker: type[WorkerProcess],
+        config: RunConfig,
+        resources: dict[str, float],
+        node: str,
+        actors: int,
+        *arguments: Any,
     ) -> WorkerHandle:
         """Start the process of a worker with `actors` actors; `arguments` follow the configuration and the spec."""
-        options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        process = ray.remote(num_cpus=cores, **options)(worker).remote(self._config, self._spec, *arguments)
+        options = PROCESS_OPTIONS | (on_node(node) if node else {}) | resources
+        process = ray.remote(**options)(worker).remote(config, self._spec, *arguments)
         # A process elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
         connection = self._transport.offer() if here and self._shared_memory else None

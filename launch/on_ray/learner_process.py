@@ -122,7 +122,8 @@ class LearnerProcess:
         made: list[Executor] = []
 
         def executor_from(first_actor_id: int) -> Executor:
-            cluster = None if start.node is None else ClusterView(start.node)
+            on_gpus, node = config.actor.device == "gpu", start.node
+            cluster = None if node is None else ClusterView(node, on_gpus=on_gpus, learner_gpu=start.gpu)
             kind = NodesExecutor if start.aggregation.level == "node" else RayExecutor
             made.append(kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster))
             return made[0]
@@ -232,7 +233,7 @@ def run_learners(
 def start_learner(start: LearnerStart) -> Any:
     """Start the learner's process on its node; without one, on this machine."""
     where = {} if start.node is None else on_node(start.node.id)
-    # It takes no core from the actors' count. Ray shows it a GPU only if it is granted one.
+    # It takes no core from the actors' count. Ray hides no GPU that it does not grant: `prepare_tensorflow` does.
     options = PROCESS_OPTIONS | where
     remote = ray.remote(num_cpus=0, num_gpus=int(start.gpu), max_concurrency=_LEARNER_THREADS, **options)
     return remote(LearnerProcess).remote(start)
@@ -259,7 +260,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
             # Ray sends no event when a node joins, and `stop` has none on purpose.
             time.sleep(VIEW_SECONDS)
             continue
-        for line in placement_lines(placement, nodes):
+        for line in placement_lines(placement, nodes, on_gpus=config.actor.device == "gpu"):
             say(line)
         return placement
     raise KeyboardInterrupt

@@ -2,10 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from launch.machine import ACTOR_BYTES, LEARNER_BYTES, actors_in, usable_cores
+from launch.machine import (
+    ACTOR_BYTES,
+    ACTORS_A_GPU,
+    LEARNER_BYTES,
+    actors_in,
+    emulator_threads,
+    gpu_actors,
+    usable_cores,
+)
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -58,7 +66,7 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
         ConfigurationError: the settings require a GPU, and the learner's node has none.
     """
     staying = [node for node in nodes if not node.draining] or list(nodes)
-    wants_gpu = config.learner.may_use_gpu
+    wants_gpu = config.learner_may_use_gpu
 
     def order(node: Node) -> tuple[bool, bool, bool, float]:
         return node.marked, wants_gpu and node.gpus >= 1, node.head, node.cores
@@ -72,19 +80,42 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
     return chosen, gpu
 
 
-def slots_by_node(nodes: Sequence[Node], learner: Node) -> dict[str, int]:
-    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
+def slots_by_node(
+    nodes: Sequence[Node], learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False
+) -> dict[str, int]:
+    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none.
+
+    Args:
+        on_gpus: the actors are on GPUs.
+        learner_gpu: the learner has one of its node's GPUs.
+    """
     slots = {}
     for node in nodes:
-        cores = node.cores
         if node.draining or (node.marked and len(nodes) > 1):
             continue
-        if (node.id == learner.id and cores >= 4) or cores >= LARGE_NODE_CORES:
-            cores -= 1
-        actors = min(int(cores), actors_in(node.bytes, learner=node.id == learner.id))
+        at_learner = node.id == learner.id
+        actors = int(cores_of_actors(node, learner))
+        if on_gpus:
+            actors = gpu_actors(actors, node.gpus - (learner_gpu and at_learner))
+        actors = min(actors, actors_in(node.bytes, learner=at_learner))
         if actors > 0:
             slots[node.id] = actors
     return slots
+
+
+def cores_of_actors(node: Node, learner: Node) -> float:
+    """Cores of a node that its actors share."""
+    leaves_one = (node.id == learner.id and node.cores >= 4) or node.cores >= LARGE_NODE_CORES
+    return node.cores - leaves_one
+
+
+def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[RunConfig, dict[str, float]]:
+    """The settings of one of the `actors` on a machine whose actors share so many cores, and its resources for Ray."""
+    if config.actor.device != "gpu":
+        return config, {"num_cpus": 1}
+    threads = emulator_threads(config, cores, actors)
+    resources = {"num_cpus": max(1, int(cores) // actors), "num_gpus": 1 / ACTORS_A_GPU}
+    return replace(config, actor=replace(config.actor, emulator_threads=threads)), resources
 
 
 def desired_actors(config: RunConfig, slots: dict[str, int]) -> int:
@@ -110,7 +141,7 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
     learner, gpu = learner_node(config, nodes)
-    slots = slots_by_node(nodes, learner)
+    slots = slots_by_node(nodes, learner, on_gpus=config.actor.device == "gpu", learner_gpu=gpu)
     least, most = config.actor_range
     available = sum(slots.values())
     if available < least:
@@ -171,7 +202,7 @@ def gradients_together(config: RunConfig, actors: int) -> int:
     return max(part for part in range(1, max(most, 1) + 1) if count % part == 0)
 
 
-def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
+def placement_lines(placement: Placement, nodes: Sequence[Node], *, on_gpus: bool = False) -> list[str]:
     """The plan, a line for each node."""
     lines = []
     for node in sorted(nodes, key=lambda node: (node.id != placement.learner.id, node.address)):
@@ -180,7 +211,7 @@ def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
             roles.append("learner on a GPU" if placement.gpu else "learner")
         count = placement.actors.get(node.id, 0)
         if count:
-            roles.append(f"{count} actor{'s' * (count > 1)}")
+            roles.append(f"{count} {'GPU ' * on_gpus}actor{'s' * (count > 1)}")
         what = " + ".join(roles) or "nothing"
         gpus = f", {node.gpus:g} GPU" if node.gpus else ""
         lines.append(f"{node.address}: {what}  ({node.cores:g} cores{gpus}, {node.bytes / 2**30:.0f} GiB)")

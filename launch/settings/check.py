@@ -3,10 +3,11 @@
 import math
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
 from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, option_name
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.tensorflow_setup import prepare_for_actors, prepare_tensorflow
 from shared.config import RunConfig
 from shared.config.checks import For, declared
-from shared.errors import alternatives, place, setting_error, typed_line
+from shared.config.training import VECTORS
+from shared.errors import ConfigurationError, alternatives, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import scheduled
 
@@ -144,6 +146,61 @@ def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
         raise setting_error("environment.id", config.environment.id, problem)
 
 
+def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[RunConfig, str | None]:
+    """The settings with the device of the actors, which `auto` leaves open, and a line on the choice.
+
+    Args:
+        gpus: number of GPUs that Ray or this machine has.
+
+    Raises:
+        ConfigurationError: a GPU is requested, and there is none, or the mechanism does not carry the settings.
+    """
+    device = config.actor.device
+    if device == "cpu":
+        return config, None
+    refused, missing = _why_not_on_a_gpu(config, spec), ""
+    if gpus - (config.learner.device == "gpu") < 1:
+        missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
+    if device == "gpu" and refused is not None:
+        raise refused
+    if device == "gpu" and missing:
+        raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
+    why = missing or (str(refused) if refused is not None else "the network is convolutional, and there is one")
+    chosen: Literal["cpu", "gpu"] = "cpu" if missing or refused is not None else "gpu"
+    line = None if device == "gpu" else f"device:       actors on the {chosen.upper()}: {why}"
+    return replace(config, actor=replace(config.actor, device=chosen)), line
+
+
+def _why_not_on_a_gpu(config: RunConfig, spec: "EnvironmentSpec") -> ConfigurationError | None:
+    """The setting that GPU actors do not carry."""
+    from actors.environments import AtariAdapter, adapter_of
+
+    on_gpu = "with --actor.device gpu"
+    for setting, value, refused, problem in (
+        (
+            "environment.id", config.environment.id, not isinstance(adapter_of(config.environment), AtariAdapter),
+            f"is no Atari game: only these are played {on_gpu}",
+        ),
+        (
+            "network.recurrent", config.network.recurrent, config.network.recurrent != "none",
+            f"has a memory, which is not carried {on_gpu}",
+        ),
+        (
+            "method.name", config.method.name, config.method.name == "sarsa",
+            f"bootstraps from an action of the next rollout, which is not carried {on_gpu}",
+        ),
+        (
+            "actor.environments", config.actor.environments,
+            config.actor.total_environments is None and config.actor.environments % VECTORS > 0,
+            f"must be even {on_gpu}, whose actors play two vectors in turn",
+        ),
+    ):  # fmt: skip
+        if refused:
+            return setting_error(setting, value, problem)
+    assert spec.images, "games are seen as images"
+    return None
+
+
 def _check_scaling(config: RunConfig, spec: "EnvironmentSpec") -> None:
     scaling = config.network.observation_scaling
     if scaling == "none":
@@ -206,7 +263,13 @@ def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFold
         if setting not in MAY_CHANGE:
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
             raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(folder.path)}")
-    prepare_tensorflow(gpu=False, network=config.network)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if config.executor == "inline":
+        prepare_for_actors(config)
+    else:
+        prepare_tensorflow(gpu=False, network=config.network)
+        # Ray, which this process starts next, counts GPUs by it.
+        os.environ.pop("CUDA_VISIBLE_DEVICES") if visible is None else os.environ.update(CUDA_VISIBLE_DEVICES=visible)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 

@@ -27,6 +27,7 @@ from launch.settings.files import (
 from launch.settings.help import print_help
 from launch.settings.parse import ENVIRONMENT_OPTIONS, Operand, Settings, parse
 from shared.config import ActorConfig, RunConfig
+from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, alternatives, setting_error
 from shared.registry import import_modules
 
@@ -196,12 +197,14 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
     actor, learner = config.actor, config.learner
     total, per_update = actor.total_environments, learner.agent_steps_per_update
     if total is not None:
-        shares = (n for n in range(1, total + 1) if total % n == 0 and n * actors <= total)
+        # A GPU actor plays two vectors in turn, which are equally long.
+        least = VECTORS if actor.device == "gpu" else 1
+        shares = (n for n in range(least, total + 1, least) if total % n == 0 and n * actors <= total)
         minibatches = actor.minibatches if per_update is None else 1
         unroll_length = _unroll_length_of(actors, total, config)
         actor = replace(
             actor,
-            environments=max(shares, default=1),
+            environments=max(shares, default=least),
             unroll_length=unroll_length,
             total_environments=max(total, min(actors, total * actor.unroll_length // unroll_length)),
             minibatches=minibatches,

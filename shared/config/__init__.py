@@ -129,6 +129,13 @@ class RunConfig:
         return self.optimizer.annealing_frames or self.total_frames
 
     @property
+    def learner_may_use_gpu(self) -> bool:
+        """Whether the learner takes a GPU where there is one. With actors on GPUs only if it is told to: its updates
+        are short beside their work."""
+        device = self.learner.device
+        return device == "gpu" or (device == "auto" and self.actor.device != "gpu")
+
+    @property
     def frames_per_agent_step(self) -> int:
         return self.environment.frame_skip
 

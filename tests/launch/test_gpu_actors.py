@@ -1,0 +1,205 @@
+"""Runs whose actors are on a GPU, which this machine pretends to have: its CPU computes their graphs."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accounts import account_of
+from environments import ROOT
+from watched_processes import Watched, actor_processes, rows
+
+from actors.environments import environment_spec
+from launch import machine
+from launch.cli import main
+from launch.machine import PRETENDED_GPUS, ThreadBudget, thread_budget, usable_gpus
+from launch.on_ray.placement import Node, cores_of_actors, place, placement_lines, worker_resources
+from launch.presets import PRESETS
+from launch.settings.check import on_device
+from launch.settings.files import with_settings
+from launch.settings.resolve import resolved
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+GIB = 2**30
+SMALL = (
+    "--actor.device gpu --actor.environments 4 --actor.unroll-length 5 --environment.screen-size 36 --actors 2 "
+    "--log-every-seconds 0.3 --network.no-centre-observations"
+)
+PONG = PRESETS["pong"].config
+
+
+def config_of(preset: str = "pong", **settings: Any) -> RunConfig:
+    names = {name.replace("__", "."): value for name, value in settings.items()}
+    return with_settings(PRESETS[preset].config, {"actor.device": "gpu", **names})
+
+
+@pytest.fixture(scope="module")
+def spec() -> Any:
+    return environment_spec(PONG.environment)
+
+
+# ---- Runs
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_run_is_evaluated_and_resumed_on_the_cpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRETENDED_GPUS, "1")
+    inline = f"{SMALL} --executor inline --actor.epochs 2 --actor.minibatches 2"
+    evaluations = "--evaluation.every-frames 800 --evaluation.episodes 2 --environment.max-episode-frames 120"
+    assert main(f"train pong {inline} {evaluations} --total-frames 1600 --run-dir run".split()) == 0
+    first = account_of(Path("run"))
+    assert first["agent_steps_sampled"] >= 400
+    assert first["evaluation"]["episodes"] == 2
+    monkeypatch.delenv(PRETENDED_GPUS)
+    # The folder is that of a machine with a GPU.
+    assert main(["train", "--resume", "run", "--total-frames", "2400"]) == 2
+    assert main(["train", "--resume", "run", "--actor.device", "cpu", "--total-frames", "2400"]) == 0
+    monkeypatch.setenv(PRETENDED_GPUS, "1")
+    assert main(["train", "--resume", "run", "--actor.device", "gpu", "--total-frames", "3200"]) == 0
+    last = account_of(Path("run"))
+    assert last["agent_steps_sampled"] >= 800
+    assert last["updates"] > first["updates"]
+
+
+def test_an_actor_that_is_killed_is_replaced_and_the_run_resumes(tmp_path: Path) -> None:
+    run, pretended = tmp_path / "run", {PRETENDED_GPUS: "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-m", "launch.cli", "train"]
+    started = [*command, "pong", *SMALL.split(), "--evaluation.every-frames", "0", "--run-dir", run]
+    with Watched(started, tmp_path / "log", pretended, cwd=tmp_path) as process:
+        process.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "it learns")
+        victim = actor_processes(process.process.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        process.wait_for(lambda: "actor 2 replaces actor" in process.printed(), "the actor is replaced")
+        process.process.send_signal(signal.SIGINT)
+        process.end(130)
+        assert "2 GPU actors, each with one thread that launches graphs and" in " ".join(process.printed().split())
+    interrupted = account_of(run)
+    assert interrupted["actor_restarts"] == 1
+    frames = interrupted["frames"] + 400
+    with Watched([*command, "--resume", run, "--total-frames", frames], tmp_path / "log", pretended) as process:
+        process.end(0)
+    assert account_of(run)["frames"] >= frames
+
+
+# ---- Placement
+
+
+@pytest.mark.parametrize(
+    ("files", "visible", "count"),
+    [
+        ([], None, 0),
+        (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], None, 2),
+        (["nvidia0", "nvidia1"], "1", 1),
+        (["nvidia0", "nvidia1"], "", 0),
+        (["nvidia0", "nvidia1"], "0,-1,1", 1),
+        (["nvidia0"], "0,1", 1),
+    ],
+)
+def test_gpus_are_counted_by_their_device_files(
+    files: list[str], visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(machine, "DEVICES", str(tmp_path))
+    monkeypatch.delenv(PRETENDED_GPUS, raising=False)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert usable_gpus() == count
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "settings", "actors", "threads"),
+    [
+        (16, 1, {}, 2, 6),
+        (16, 2, {}, 4, 2),
+        (2, 1, {}, 2, 1),
+        (1, 1, {}, 1, 1),
+        (16, 1, {"actors": 1}, 1, 14),
+        (16, 2, {"learner__device": "gpu"}, 2, 6),
+        (16, 1, {"actor__emulator_threads": 3}, 2, 3),
+    ],
+)
+def test_two_actors_a_gpu_share_the_cores(
+    cores: int, gpus: int, settings: dict[str, Any], actors: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PRETENDED_GPUS, str(gpus))
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+    assert thread_budget(config_of(**settings)) == ThreadBudget(cores, actors, threads)
+
+
+def test_more_actors_than_the_gpus_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRETENDED_GPUS, "1")
+    monkeypatch.setattr(machine, "usable_cores", lambda: 16)
+    with pytest.raises(ConfigurationError, match=r"--actors 3: there is room for 2 GPU actors, 2 on each of 1 GPU"):
+        thread_budget(config_of(actors=3))
+
+
+def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
+    head = Node("h", "10.0.0.1", 4.0, 64 * GIB, head=True)
+    nodes = [head, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=2.0), Node("c", "10.0.0.3", 16.0, 64 * GIB)]
+    config = config_of(actors="auto")
+    # The learner draws no GPU: these are the actors'.
+    placement = place(config, nodes)
+    assert placement[:3] == (head, False, {"g": 4})
+    assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(placement, nodes, on_gpus=True)
+    with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
+    assert with_learner[:3] == (nodes[1], True, {"g": 2})
+    mine, resources = worker_resources(config, cores_of_actors(nodes[1], head), 4)
+    assert mine.actor.emulator_threads == 3
+    assert resources == {"num_cpus": 4, "num_gpus": 0.5}
+    assert worker_resources(PONG, 16.0, 15) == (PONG, {"num_cpus": 1})
+
+
+def test_environments_are_divided_into_equally_long_vectors() -> None:
+    for actors in (1, 2, 3, 8, 64, 1000):
+        config = resolved(config_of(), actors)
+        assert config.actor.environments % 2 == 0
+        other = resolved(PONG, actors)
+        if other.actor.environments % 2 == 0:
+            assert config.actor == with_settings(other, {"actor.device": "gpu"}).actor
+
+
+# ---- The choice of the device
+
+
+def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
+    auto = config_of(actor__device="auto")
+    config, line = on_device(auto, spec, 1)
+    assert (config.actor.device, line) == (
+        "gpu",
+        "device:       actors on the GPU: the network is convolutional, and there is one",
+    )
+    config, line = on_device(auto, spec, 0)
+    assert (config.actor.device, line) == ("cpu", "device:       actors on the CPU: there is no GPU")
+    cartpole = config_of("cartpole", actor__device="auto")
+    config, line = on_device(cartpole, environment_spec(cartpole.environment), 1)
+    assert config.actor.device == "cpu"
+    assert line is not None
+    assert "is no Atari game" in line
+    assert on_device(PONG, spec, 1) == (PONG, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "message"),
+    [
+        ({}, 0, "--actor.device gpu: there is no GPU; use cpu, or auto"),
+        ({"learner__device": "gpu"}, 1, "--actor.device gpu: the learner takes the only GPU"),
+        ({"network__recurrent": "lstm"}, 1, "--network.recurrent lstm: has a memory"),
+        ({"method__name": "sarsa"}, 1, "--method.name sarsa: bootstraps from an action of the next rollout"),
+        (
+            {"actor__environments": 3, "actor__total_environments": None, "actor__minibatches": 1},
+            1,
+            "--actor.environments 3: must be even",
+        ),
+    ],
+)
+def test_what_gpu_actors_do_not_carry_is_refused(settings: dict[str, Any], gpus: int, message: str, spec: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        on_device(config_of(**settings), spec, gpus)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
