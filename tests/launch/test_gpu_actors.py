@@ -64,6 +64,7 @@ def test_a_run_is_evaluated_and_resumed_on_the_cpu_and_back(monkeypatch: pytest.
     assert last["updates"] > first["updates"]
 
 
+@pytest.mark.slow
 def test_an_actor_that_is_killed_is_replaced_and_the_run_resumes(tmp_path: Path) -> None:
     run, pretended = tmp_path / "run", {PRETENDED_GPUS: "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-P", "-m", "launch.cli", "train"]
