@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from rollouts import first_weights, make_actor, run
 
 from actors.device_player import DevicePlayer
@@ -14,6 +15,9 @@ from actors.gradient import gradients_of
 from actors.player import Player
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
+from shared.exploration import RandomStream
+from shared.networks import NetworkOutput
+from shared.registry import EXPLORERS, Entry
 from shared.types import GradientReport, Rollout, WeightSnapshot
 
 FRAMES = 820
@@ -21,10 +25,26 @@ FRAMES = 820
 GREEDY = {"exploration": ExplorationConfig(name="greedy")}
 
 
+class Greedy(RandomStream):
+    """Without random numbers: however observations are batched, each gets the same action."""
+
+    def __init__(self, *arguments: Any, training: bool) -> None:  # noqa: ARG002
+        super().__init__(arguments[-1])
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        (choice,) = (head for name, head in output.heads.items() if name in ("policy", "action_values"))
+        return tf.argmax(choice, axis=-1, output_type=tf.int32)
+
+
+@pytest.fixture(autouse=True)
+def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPLORERS, "greedy", Entry(__name__, Greedy.__name__))
+
+
 def config_of(device: str = "cpu", method: str = "actor_critic", unroll_length: int = 5, **more: Any) -> RunConfig:
     actor = {"environments": 4, "unroll_length": unroll_length, "device": device}
     settings = {name: more.pop(name) for name in list(more) if name in ("exploration",)}
-    environment = {"id": "ALE/Riverraid-v5", "screen_size": 36, "imports": ("greedy_explorer",)}
+    environment = {"id": "ALE/Riverraid-v5", "screen_size": 36}
     environment |= {"max_episode_frames": FRAMES, "terminal_on_life_loss": True}
     return RunConfig(
         environment=EnvironmentConfig(**environment),
