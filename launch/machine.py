@@ -83,7 +83,7 @@ def busy(load: float) -> str | None:
 
 
 def actors_in(memory: int, *, learner: bool) -> int:
-    """Number of actors with room in so many bytes, beside the learner's process if that is there, too."""
+    """Number of actors that fit into `memory` bytes. With `learner` its process takes part of the memory."""
     return max(0, memory - LEARNER_BYTES * learner) // ACTOR_BYTES
 
 
@@ -148,7 +148,7 @@ class ThreadBudget:
     cores: int
     actors: int
     emulator_threads: int = 0
-    """Of each GPU actor; 0 without such actors."""
+    """Threads of each GPU actor that step a vector of environments; 0 for actors on CPUs."""
 
     def describe(self, executor: str) -> str:
         if self.emulator_threads:

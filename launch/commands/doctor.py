@@ -11,7 +11,7 @@ from rich.table import Table
 from launch.doctor import Finding, disagreements, find, probe, reference
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
-# Of the table, where no terminal gives its width.
+# Width of the table where no terminal gives one.
 _COLUMNS = 120
 
 

@@ -110,7 +110,7 @@ def cores_of_actors(node: Node, learner: Node) -> float:
 
 
 def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[RunConfig, dict[str, float]]:
-    """The settings of one of the `actors` on a machine whose actors share so many cores, and its resources for Ray."""
+    """Settings of one actor, and its resources for Ray, on a machine whose `actors` share `cores` cores."""
     if config.actor.device != "gpu":
         return config, {"num_cpus": 1}
     threads = emulator_threads(config, cores, actors)

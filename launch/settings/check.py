@@ -106,7 +106,7 @@ def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 
 
-# Of all actors together.
+# Bound of the memory for the rollouts of all actors together.
 _MOST_ROLLOUT_BYTES = 4 * 2**30
 
 

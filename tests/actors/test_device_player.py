@@ -21,7 +21,7 @@ from shared.registry import EXPLORERS, Entry
 from shared.types import GradientReport, Rollout, WeightSnapshot
 
 FRAMES = 820
-"""Of the longest episode: some games of River Raid end just before."""
+"""Frames of the longest episode. Some games of River Raid end just before this limit."""
 GREEDY = {"exploration": ExplorationConfig(name="greedy")}
 
 

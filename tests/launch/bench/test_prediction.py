@@ -12,7 +12,7 @@ from shared.config import ActorConfig, LearnerConfig, RunConfig
 
 
 def config() -> RunConfig:
-    """A gradient is of 10 x 20 / 2 agent steps, whatever the number of actors."""
+    """Settings with 100 agent steps per gradient (10 x 20, two epochs) for every number of actors."""
     actor = ActorConfig(environments=10, unroll_length=20, epochs=2)
     return replace(PRESETS["pong"].config, actor=actor, learner=LearnerConfig(gradients_per_update=4))
 

@@ -114,7 +114,7 @@ def test_the_numbers_of_a_preset_are_those_that_were_published(preset: str) -> N
     config, published = PRESETS[preset].config, PUBLISHED[preset]
     settings = flat_settings(config)
     assert {name: attrgetter(name)(config) for name in published} == published
-    # Of the method, the optimizer, the actors and the learner nothing else is changed.
+    # Every other setting has its default, except for logging and the target.
     defaults = flat_settings(type(config)())
     changed = {name for name, value in settings.items() if value != defaults[name]}
     assert {name for name in changed - published.keys() if not name.startswith(("log_every", "stop_"))} == set()
