@@ -29,7 +29,7 @@ from actors.environments.pictures import Frames, Pictures, channels_together, ha
 from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
-from shared.errors import place, setting_error, typed_line
+from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import import_modules
 from shared.types import Float32Array
 
@@ -256,15 +256,28 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
 
 
 def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) -> None:
-    """Refuse wrappers with running statistics: those of the settings, and those that the environment comes with.
+    """Refuse running statistics: of the settings' wrappers, of those that the environment comes with, and its own.
 
     Each copy has its own, and none are saved: an evaluation would begin with others than those of training.
     """
-    while isinstance(environment, gymnasium.Wrapper):
-        if any(isinstance(value, RunningMeanStd) for value in vars(environment).values()):
-            setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
-            raise setting_error(f"environment.{setting}", value, f"{type(environment).__name__} {_UNSAVED}")
-        environment = environment.env
+    for layer in layers(environment):
+        own = list(vars(layer).values())
+        own += [part for value in own if isinstance(value, Mapping) for part in value.values()]
+        if any(isinstance(value, RunningMeanStd) for value in own):
+            raise unsaved(config, type(layer).__name__)
+
+
+def unsaved(config: EnvironmentConfig, statistics: str) -> ConfigurationError:
+    """The refusal of running statistics, with the name of what has them."""
+    setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
+    return setting_error(f"environment.{setting}", value, f"{statistics} {_UNSAVED}")
+
+
+def layers(environment: Any) -> Iterator[Any]:
+    """The wrappers of an environment, also those that are no `gymnasium.Wrapper`, and the environment itself."""
+    while isinstance(environment, gymnasium.Env):
+        yield environment
+        environment = vars(environment).get("env")
 
 
 def _creator(entry_point: Any) -> Any:

@@ -1,8 +1,8 @@
 """Gymnasium's spaces: actions of a method as those of a space, and observations of any space as one array."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
-from math import isfinite
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -15,8 +15,9 @@ from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 # Sides of arrays that may be images.
 _IMAGE_SIDE = 16
-# With more, each observation takes megabytes, and a rollout gigabytes.
-_MOST_CHOICES = 100_000
+# With more choices or outputs each observation takes megabytes, and a rollout gigabytes; with more numbers the first
+# layer takes gigabytes.
+_MOST_CHOICES, _MOST_NUMBERS = 100_000, 1_000_000
 # float32 has all whole numbers up to here.
 _LARGEST_WHOLE = 2**24
 # Observations in which `Vectors` looks for changes that float32 loses.
@@ -31,11 +32,11 @@ class Actions:
         self._dtype = space.dtype
         self._start: Any = 0
         self._range: tuple[npt.NDArray[np.float64], ...] = ()
-        count = int(np.sum(space.n if isinstance(space, Discrete) else getattr(space, "nvec", 0)))
+        count = _size(space) * (2 if isinstance(space, MultiBinary) else 1)
         if count > _MOST_CHOICES:
             raise ValueError(
                 f"actions are {space}: a network with {count:,} outputs takes gigabytes; wrap it in an environment "
-                f"that takes several smaller choices: --environment.wrappers MODULE:WRAPPER"
+                f"that takes fewer or smaller actions: --environment.wrappers MODULE:WRAPPER"
             )
         if isinstance(space, Discrete):
             self.spec = ActionSpec(int(space.n))
@@ -74,7 +75,7 @@ class Actions:
         # Half the time of `np.clip`.
         shaped = np.minimum(np.maximum(wanted, low), high)
         # A network whose numbers overflow has NaN for an action. Its gradient is dropped, and the loss named.
-        if not isfinite(np.vdot(shaped, shaped)):
+        if not math.isfinite(np.vdot(shaped, shaped)):
             shaped = np.where(np.isnan(shaped), np.clip(middle, low, high), shaped)
         # Spaces of integers and of truth values.
         whole = not np.issubdtype(self._dtype, np.inexact)
@@ -86,6 +87,15 @@ class Actions:
         if not self.spec.continuous:
             return {**described, "start": np.asarray(self._start).tolist()}
         return {**described, "low": json_bounds(self._range[2]), "high": json_bounds(self._range[3])}
+
+
+def _size(space: gymnasium.Space) -> int:
+    """The number of choices of a space, or of numbers. Exact: a sum of NumPy's integers may overflow."""
+    if isinstance(space, Discrete):
+        return int(space.n)
+    if isinstance(space, MultiDiscrete):
+        return sum(space.nvec.ravel().tolist())
+    return 0 if space.shape is None else math.prod(space.shape)
 
 
 def is_bound(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -162,18 +172,12 @@ def reading_notes(space: gymnasium.Space, path: "Path" = ()) -> list[str]:
         where = "" if not path else f"{path_name(path)}: "
         return [f"{where}{space.description()} (--environment.screen-size, greyscale, frame-stack)"]
     what = f"{'observations' if not path else path_name(path)} of {space.dtype} {list(space.shape)}"
-    if is_stack(space) and space.shape[3] not in (1, 3, 4):
+    if is_stack(space):
         return [f"{what} are read as {space.shape[0]} images of {space.shape[3]} channels"]
     long = [side for side in space.shape if side >= _IMAGE_SIDE]
     numbers = f"{what} are read as {int(np.prod(space.shape)):,} numbers"
-    if space.dtype == np.uint8 and len(space.shape) in (2, 3) and len(long) >= 2:
-        return [f"{numbers}; images have values to 255"]
-    if len(space.shape) == 3 and len(long) == 2:
-        return [f"{numbers}; images are uint8"]
-    if np.issubdtype(space.dtype, np.integer):
-        most = max((abs(int(end)) for end in (*space.low.flat, *space.high.flat) if _is_end(end)), default=0)
-        if most > _LARGEST_WHOLE:
-            return [f"{what} have whole numbers to {most:,}: {_ROUNDED}"]
+    if len(space.shape) in (2, 3) and len(long) >= 2:
+        return [f"{numbers}; images {'have values to 255' if space.dtype == np.uint8 else 'are uint8'}"]
     return []
 
 
@@ -183,9 +187,14 @@ _ROUNDED = (
 )
 
 
-def _is_end(value: Any) -> bool:
-    """Whether a bound of whole numbers is one, and not the last number of its dtype."""
-    return int(value) not in (np.iinfo(value.dtype).min, np.iinfo(value.dtype).max)
+def _largest_whole(space: Box) -> int:
+    """The largest bound of whole numbers that is not the last number of its dtype; 0 without one."""
+    dtype: Any = space.dtype
+    if not np.issubdtype(dtype, np.integer):
+        return 0
+    limits = np.iinfo(dtype)
+    ends = np.unique([space.low, space.high]).tolist()
+    return max((abs(end) for end in ends if end not in (limits.min, limits.max)), default=0)
 
 
 Path = tuple[Any, ...]
@@ -245,14 +254,17 @@ class Vectors:
             start += len(part.low)
 
     def _look(self, observations: Any) -> None:
-        """Add a note for the first large number that changes by less than float32 shows."""
+        """Add a note for the first large number that float32 has not, or that changes by less than it shows."""
         for part in self._parts:
             values = np.array(found_at(part.path, observations))
             last, self._last[part.path] = self._last.get(part.path, values), values
             if self.notes or values.dtype.kind not in "fiu" or part.write is not _write_numbers:
                 continue
             with np.errstate(all="ignore"):
-                lost = (values != last) & (values.astype(np.float32) == last.astype(np.float32))
+                shown = values.astype(np.float32)
+                lost = (values != last) & (shown == last.astype(np.float32))
+                if values.dtype.kind != "f":
+                    lost |= shown.astype(np.float64) != values
             lost &= (np.abs(values.astype(np.float64)) >= _LARGEST_WHOLE) & np.isfinite(values)
             if lost.any():
                 self.notes.append(f"observation {path_name(part.path)} has {values[lost][0]}: {_ROUNDED}")
@@ -264,18 +276,16 @@ class Vectors:
         elif isinstance(space, Box) and is_stack(space):
             self.images.append((path, space))
         elif isinstance(space, Box | MultiBinary):
+            _check_size(space, "numbers", _MOST_NUMBERS)
+            if isinstance(space, Box) and (most := _largest_whole(space)) > _LARGEST_WHOLE:
+                self.notes.append(f"observation {path_name(path)} has whole numbers to {most:,}: {_ROUNDED}")
             low, high = (
                 (space.low, space.high) if isinstance(space, Box) else (np.zeros(space.shape), np.ones(space.shape))
             )
             yield _Part(path, low.ravel().astype(np.float32), high.ravel().astype(np.float32), _write_numbers)
         elif isinstance(space, Discrete | MultiDiscrete):
+            size = _check_size(space, "one-hot numbers", _MOST_CHOICES)
             sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
-            size = int(sizes.sum())
-            if size > _MOST_CHOICES:
-                raise ValueError(
-                    f"observations are {space}: {size:,} one-hot numbers take gigabytes; wrap it in an environment "
-                    f"that gives fewer, such as the digits: --environment.wrappers MODULE:WRAPPER"
-                )
             write = _write_one_hot(path_name(path), np.ravel(space.start), sizes)
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)
         elif isinstance(space.sample(), str):
@@ -285,6 +295,16 @@ class Vectors:
                 f"observations are {space}: neither numbers nor choices; wrap it in an environment that gives some: "
                 f"--environment.wrappers MODULE:WRAPPER"
             )
+
+
+def _check_size(space: gymnasium.Space, numbers: str, most: int) -> int:
+    size = _size(space)
+    if size > most:
+        raise ValueError(
+            f"observations are {space}: {size:,} {numbers} take gigabytes; wrap it in an environment that gives fewer, "
+            f"such as the digits of a large one: --environment.wrappers MODULE:WRAPPER"
+        )
+    return size
 
 
 def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
 from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
-from actors.environments.gymnasium import GymnasiumAdapter
+from actors.environments.gymnasium import GymnasiumAdapter, layers, unsaved
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, place, setting_error, typed_line
@@ -28,6 +28,10 @@ _CLOSE_SECONDS = 5.0
 _VERSION = re.compile(r"-v\d+$")
 # Vector steps of random play that show whether an environment keeps to its spaces.
 _TRIAL_STEPS = 3
+# Names of running statistics, such as obs_rms, running_mean, M2 and max_reward.
+_STATISTIC = re.compile(
+    r"(?:^|_)(?:running|rms|mean|average|avg|ema|var|variance|std|m2|min|max)(?:_|$)", re.IGNORECASE
+)
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
@@ -208,7 +212,7 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         spec = environments.spec()
         if not trial:
             return spec
-        remarks = _try(environments, spec)
+        remarks = _try(environments, spec, config)
         # With what the steps have shown.
         spec = environments.spec()
         return replace(spec, notes=(*spec.notes, *remarks))
@@ -236,14 +240,39 @@ def _bare(environment_id: str) -> str:
     return _VERSION.sub("", environment_id.rpartition("/")[2]).lower()
 
 
-def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
+def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.float64]]:
+    """Numbers of a copy and of its wrappers that have names of running statistics, by class and name."""
+    found: dict[str, npt.NDArray[np.float64]] = {}
+    for layer in layers(next(iter(getattr(environments.unwrapped, "envs", ())), None)):
+        own = {name: value for name, value in vars(layer).items() if not isinstance(value, gymnasium.Env)}
+        for name, value in own.items():
+            inside = value if isinstance(value, dict) else getattr(value, "__dict__", {"": value})
+            for part, number in inside.items():
+                kind = getattr(number, "dtype", type(number))
+                if _STATISTIC.search(f"{name}_{part}") and kind in (float, np.float32, np.float64):
+                    found[".".join(filter(None, (type(layer).__name__, name, str(part))))] = np.array(
+                        number, np.float64
+                    )
+    return found
+
+
+def _try(environments: VectorEnvironment, spec: EnvironmentSpec, config: EnvironmentConfig) -> tuple[str, ...]:
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
+    before = _statistics(environments)
     for _ in range(_TRIAL_STEPS):
         result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
         seen.append(result.observations)
         if (result.terminated | result.truncated).any():
             break
+    if before:
+        played = _statistics(environments)
+        environments.reset(0)
+        for name, number in _statistics(environments).items():
+            # Steps have changed it, and a reset with the same seed has not brought it back.
+            first, others = before.get(name, number), (number, played.get(name, number))
+            if not any(np.array_equal(first, other, equal_nan=True) for other in others):
+                raise unsaved(config, name)
     if spec.observation_bounds is None or spec.parts is not None:
         return ()
     low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -73,6 +74,34 @@ class OwnScaling(gymnasium.Wrapper):
         self.statistics = RunningMeanStd(shape=env.observation_space.shape)
 
 
+class OwnMoments(gymnasium.ObservationWrapper):
+    """With moments of its own, and numbers of such names that are none."""
+
+    def __init__(self, env: gymnasium.Env, keeps: bool = True) -> None:
+        super().__init__(env)
+        self.moments, self._keeps = SimpleNamespace(mean=0.0, variance=1.0, count=0), keeps
+        self.mean, self.std = np.zeros(4), np.ones(4)
+
+    def reset(self, **options: Any) -> Any:
+        # As an environment does that draws its task.
+        self.noise_std = np.random.default_rng().random()
+        if not self._keeps:
+            self.moments.mean = 0.0
+        return super().reset(**options)
+
+    def observation(self, observation: Any) -> Any:
+        self.moments.mean = 0.9 * self.moments.mean + 0.1 * float(observation.mean())
+        return observation
+
+
+class Shell(gymnasium.Env):
+    """No wrapper of Gymnasium's, with statistics by name."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        self.env, self.statistics = env, {"x": RunningMeanStd(shape=())}
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+
 def _scaled() -> gymnasium.Env:
     return NormalizeObservation(gymnasium.make("CartPole-v1"))
 
@@ -88,6 +117,8 @@ gymnasium.register("Scaled-v0", _scaled)
         ({"wrappers": ("gymnasium.wrappers:NormalizeObservation",)}, "--network.observation-scaling running"),
         ({"wrappers": ("gymnasium.wrappers:NormalizeReward,gamma=0.9",)}, "--environment.normalise-rewards"),
         ({"wrappers": (f"{__name__}:OwnScaling", "gymnasium.wrappers:TimeAwareObservation")}, "OwnScaling has running"),
+        ({"wrappers": (f"{__name__}:OwnMoments",)}, r"OwnMoments\.moments\.mean has running statistics"),
+        ({"wrappers": (f"{__name__}:Shell",)}, "Shell has running statistics"),
         ({"id": f"{__name__}:Scaled-v0"}, "NormalizeObservation has running statistics"),
         ({"wrappers": ("gymnasium.wrappers.vector:NormalizeReward",)}, "those of single environments are in gymnasium"),
         ({"wrappers": ("builtins:type",)}, "gives type, and no environment"),
@@ -101,8 +132,13 @@ gymnasium.register("Scaled-v0", _scaled)
 )
 def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as error:
-        environment_spec(EnvironmentConfig(**{**CARTPOLE, **settings}))
+        environment_spec(EnvironmentConfig(**{**CARTPOLE, **settings}), trial=True)
     assert str(error.value).count("--environment.") <= 2
+
+
+def test_what_an_episode_begins_anew_is_no_running_statistic() -> None:
+    config = EnvironmentConfig(**CARTPOLE, wrappers=(f"{__name__}:OwnMoments,keeps=false",))
+    assert environment_spec(config, trial=True).notes == ()
 
 
 @pytest.mark.parametrize("wrapper", ["TimeLimit", "a:B,c", "a:B,=1", "a.b:", "a:B(1)"])

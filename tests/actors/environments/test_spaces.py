@@ -149,12 +149,18 @@ def picture(value: int) -> np.ndarray:
         (Box(0, 1, (1,)), Box(0, 1, (0, 2)), "a choice, several choices or an array can be played; wrap it"),
         (Discrete(10**6), TWO, "1,000,000 one-hot numbers take gigabytes; wrap it in an environment that gives fewer"),
         (Dict({"a": MultiDiscrete([10**12, 2])}), TWO, "one-hot numbers take gigabytes"),
+        (MultiDiscrete([2**62] * 3), TWO, "13,835,058,055,282,163,712 one-hot numbers take gigabytes"),
+        (Dict({"a": Box(-1, 1, (1_000_001,), np.float16)}), TWO, "1,000,001 numbers take gigabytes; wrap it"),
+        (MultiBinary(1_000_001), TWO, "1,000,001 numbers take gigabytes; wrap it"),
         (Box(0, 1, (1,)), Discrete(10**9), "1,000,000,000 outputs takes gigabytes; wrap it in an environment"),
+        (Box(0, 1, (1,)), MultiDiscrete([2**62] * 2), "9,223,372,036,854,775,808 outputs takes gigabytes"),
+        (Box(0, 1, (1,)), MultiBinary(60_000), "120,000 outputs takes gigabytes"),
+        (Box(0, 1, (1,)), Box(-1, 1, (400, 300)), "120,000 outputs takes gigabytes"),
         (Box(0, 1, (1,)), Tuple((TWO, TWO)), "a choice, several choices or an array can be played; wrap it"),
     ],
 )
 def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, actions: gymnasium.Space, line: str) -> None:
-    settings = config(Given(observations, actions, [observations.sample()]))
+    settings = config(Given(observations, actions, []))
     with pytest.raises(ConfigurationError, match=line) as error:
         environment_spec(settings)
     assert str(error.value).startswith("--environment.id Given-v0: ")
@@ -285,8 +291,15 @@ def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
             "of uint8 [19, 19] are read as 361 numbers; images have values",
         ),
         (Box(0, 254, (4, 19, 19, 1), np.uint8), {}, 1444, None),
-        (Box(0, 9, (19, 19), np.int64), {}, 361, None),
-        (Box(0, 10**9, (2,), np.int64), {}, 2, "of int64 [2] have whole numbers to 1,000,000,000: the network sees"),
+        (Box(0, 9, (19, 19), np.int64), {}, 361, "of int64 [19, 19] are read as 361 numbers; images are uint8"),
+        (Box(0, 1, (40, 40)), {}, 1600, "of float32 [40, 40] are read as 1,600 numbers; images are uint8"),
+        (Box(0, 255, (2, 40, 40, 3), np.uint8), {}, None, "of uint8 [2, 40, 40, 3] are read as 2 images of 3 channels"),
+        (
+            Box(0, 10**9, (2,), np.int64),
+            {},
+            2,
+            "observation itself has whole numbers to 1,000,000,000: the network sees",
+        ),
         (Box(-(2**63), 2**63 - 1, (2,), np.int64), {}, 2, None),
     ],
 )
@@ -305,12 +318,16 @@ def test_what_is_made_of_observations_is_said(
         ([1.7e9 + 1000.0 * t for t in range(5)], False),
         ([1.0 + 1e-12 * t for t in range(5)], False),
         ([np.inf] * 5, False),
+        # Whole numbers that stay within an episode.
+        ([1_700_000_001] * 5, True),
+        ([1_700_000_000] * 5, False),
     ],
     ids=str,
 )
 def test_large_numbers_that_change_by_less_than_float32_shows_are_told(values: list[float], told: bool) -> None:
-    space = Box(-np.inf, np.inf, (2,), np.float64)
-    given = Given(space, TWO, [np.array([0.5, value]) for value in values])
+    whole = isinstance(values[0], int)
+    space = Box(-(2**63), 2**63 - 1, (2,), np.int64) if whole else Box(-np.inf, np.inf, (2,), np.float64)
+    given = Given(space, TWO, [np.array([whole or 0.5, value], space.dtype) for value in values])
     notes = environment_spec(config(given), trial=True).notes
     assert len(notes) == told
     assert all(note.startswith("observation itself has 17000000") and "float32" in note for note in notes)
