@@ -422,14 +422,14 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
     return WeightSnapshot(version, parameters), source
 
 
-def best_score(folder: RunFolder) -> tuple[bool, float] | None:
-    """Whether a run's best weights are those of an evaluation, and their mean return.
+def best_score(folder: RunFolder) -> tuple[str, float] | None:
+    """What has measured a run's best weights, and their mean return.
 
     None if the file is missing or damaged.
     """
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
-            return str(best["measure"]) == "evaluation", float(best["mean_return"])
+            return str(best["measure"]), float(best["mean_return"])
     except _DAMAGE:
         return None
 

@@ -36,6 +36,8 @@ _UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)"
 # Files that grow, for days: metrics, messages, TensorBoard's events. Only their new ends are copied.
 _ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
 
+TRAINING = "training"
+"""The measure of weights that were best by the mean return of training; others are by evaluations."""
 # The whole copy of a run with a large network takes some minutes.
 _LAST_UPLOAD_SECONDS = 600.0
 
@@ -306,9 +308,10 @@ def _in_and_out(spec: "EnvironmentSpec") -> str:
 
 
 class BestWeights:
-    """best.npz: the weights with the highest mean return. Any evaluation outranks the mean return of training.
+    """best.npz: the weights with the highest mean return, and what measured it.
 
-    A resumed run has to beat those in the file, which may be newer than its checkpoint.
+    An evaluation replaces what training, or an evaluation by another policy, has measured; a mean return of training
+    has to be higher. A resumed run goes on with those in the file, which may be newer than its checkpoint.
     """
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:
@@ -324,15 +327,16 @@ class BestWeights:
         """
         if mean is None or not math.isfinite(mean):
             return
-        score = measure == "evaluation", mean
-        if self._best is not None and score <= self._best and not surely:
-            return
+        if self._best is not None and not surely:
+            measured_by, best = self._best
+            if mean <= best and measure in (measured_by, TRAINING):
+                return
         part = self._file.with_suffix(".part.npz")
         try:
             np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
             part.replace(self._file)
             # After the file: weights that could not be written are not the best ones.
-            self._best = score
+            self._best = measure, mean
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
@@ -392,7 +396,7 @@ class Saving:
         if not self._config.evaluation.every_frames and window_counts:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             self.best.keep_if_best(
-                learner.version, learner.snapshot().parameters, learner.account.mean_return, "training"
+                learner.version, learner.snapshot().parameters, learner.account.mean_return, TRAINING
             )
         if self._copy is not None:
             self._copy.start()

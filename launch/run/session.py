@@ -443,8 +443,9 @@ class TrainingSession:
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
         # confirmation are not compared: it would outrank every later return of training.
         if confirmed or not point["confirms"]:
+            measure = f"an evaluation with {result.policy} actions"
             self.saving.best.keep_if_best(
-                result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
+                result.version, result.parameters, point["mean_return"], measure, surely=confirmed
             )
 
     def _keep_film(self, snapshot: WeightSnapshot) -> None:

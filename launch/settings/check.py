@@ -22,7 +22,7 @@ from shared.config.checks import For, declared
 from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, alternatives, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
-from shared.schedules import scheduled
+from shared.schedules import linear_anneal, scheduled
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -240,10 +240,10 @@ MAY_CHANGE = frozenset(
         "lockstep", "record_arrivals", "replay_arrivals", "address", "aggregation", "log_every_seconds",
         "log_every_frames", "storage", "trackers", "environment.imports",
         "environment.log_info", "environment.vectorization", "method.n_step", "method.return_lambda",
-        "method.reduction", "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
+        "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
         "method.clip_ratio", "method.clip_schedule", "method.standardise_advantages",
         "method.target_interval_agent_steps", "exploration.final_epsilons", "exploration.annealing_frames",
-        "exploration.noise_persistence_agent_steps", "exploration.initial_log_std", "optimizer.learning_rate",
+        "exploration.noise_persistence_agent_steps", "optimizer.learning_rate",
         "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
         "learner.gradients_per_update", "learner.max_policy_lag",
         "learner.agent_steps_per_update", "learner.device", "actor.device", "actor.emulator_threads",
@@ -283,7 +283,7 @@ def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[o
 
 
 def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
-    """What a resume changes, a line for each setting, and the learning rate if it becomes another."""
+    """What a resume changes, a line for each setting and for each scheduled value that becomes another."""
     from learner.checkpoint import read_state
 
     before = folder.read_settings()
@@ -292,10 +292,22 @@ def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
         f"changed:      {option_name(name)} {was} → {now}"
         for name, (was, now) in changes_of_resume(config, before).items()
     ]
-    then, now = (
-        scheduled(c.optimizer.learning_rate, c.optimizer.schedule, frames, c.annealing_frames) for c in (before, config)
-    )
-    if then != now:
-        at = f"{config.optimizer.schedule}, {frames:,} of {config.annealing_frames:,} frames"
-        lines.append(f"changed:      the learning rate is {now:.3g} now, where it was {then:.3g} ({at})")
+    then, now = _scheduled_values(before, frames), _scheduled_values(config, frames)
+    lines += [
+        f"changed:      {name} is {now[name]:.3g} now, where it was {then[name]:.3g} (after {frames:,} frames)"
+        for name in now
+        if now[name] != then[name]
+    ]
     return lines
+
+
+def _scheduled_values(config: RunConfig, frames: int) -> dict[str, float]:
+    """What changes in training, by name, after these frames."""
+    optimizer, method, exploration, over = config.optimizer, config.method, config.exploration, config.annealing_frames
+    final_cost = method.entropy_cost if method.final_entropy_cost is None else method.final_entropy_cost
+    return {
+        "the learning rate": scheduled(optimizer.learning_rate, optimizer.schedule, frames, over),
+        "the entropy cost": linear_anneal(method.entropy_cost, final_cost, frames, over),
+        "the clip ratio": scheduled(method.clip_ratio, method.clip_schedule, frames, over),
+        "the smallest ε": linear_anneal(1.0, min(exploration.final_epsilons), frames, exploration.annealing_frames),
+    }

@@ -73,21 +73,25 @@ def test_weights_need_not_beat_those_that_were_not_written(tmp_path: Path, monke
     assert best_of(tmp_path) == (3, 15.0, 15.0)
 
 
-def test_an_evaluation_says_more_than_training_and_a_confirmation_more_than_luck(tmp_path: Path) -> None:
+def test_like_is_compared_with_like_and_a_confirmation_says_more_than_luck(tmp_path: Path) -> None:
     best, weights, kept = best_weights(tmp_path), np.ones(3, np.float32), []
     for version, (mean, measure, surely) in enumerate(
         [
             (50.0, "training", False),
             (10.0, "evaluation", False),
+            (9.0, "training", False),
+            # A resume without evaluations is not held up by an old one.
             (60.0, "training", False),
             (30.0, "evaluation", False),
+            (25.0, "evaluation", False),
             (20.0, "evaluation", True),
+            (10.0, "another evaluation", False),
         ]
     ):
         best.keep_if_best(version, weights, mean, measure, surely=surely)
         with np.load(tmp_path / "best.npz", allow_pickle=False) as file:
             kept.append(int(file["version"]))
-    assert kept == [0, 1, 1, 3, 4]
+    assert kept == [0, 1, 1, 3, 4, 4, 6, 7]
 
 
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf")])

@@ -232,6 +232,10 @@ def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], monkeypatch:
         ("cartpole", "method.discount", 0.9),
         ("cartpole", "optimizer.bias_correction", False),
         ("cartpole-q", "method.target_network", False),
+        # The slots of the optimizer are of gradients of that scale.
+        ("cartpole", "method.reduction", "sum"),
+        # It is among the weights.
+        ("pendulum", "exploration.initial_log_std", -2.0),
     ],
 )
 def test_a_run_does_not_go_on_with_other_meanings(preset: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -248,10 +252,10 @@ FIXED = """
 environment.id environment.frame_skip environment.frame_stack environment.screen_size environment.greyscale
 environment.sticky_action_probability environment.max_noops environment.fire_on_reset environment.terminal_on_life_loss
 environment.full_action_space environment.max_episode_frames environment.clip_rewards environment.reward_scale
-environment.normalise_rewards environment.options environment.wrappers environment.action_mask
+environment.normalise_rewards environment.options environment.wrappers environment.action_mask method.reduction
 network.name network.hidden_sizes network.activation network.layer_norm network.observation_scaling network.recurrent
 network.centre_observations method.name method.discount method.target_network exploration.name exploration.noise
-optimizer.name optimizer.decay optimizer.epsilon optimizer.bias_correction
+exploration.initial_log_std optimizer.name optimizer.decay optimizer.epsilon optimizer.bias_correction
 """
 
 
@@ -270,8 +274,12 @@ def test_what_a_resume_changes_is_said_with_the_rate_of_its_place(tmp_path: Path
     (setting, rate) = resume_lines(longer, folder)
     assert setting == "changed:      --total-frames 2000 → 8000"
     assert re.fullmatch(
-        r"changed:      the learning rate is 0\.001\d+ now, where it was 0 \(linear, 2,\d+ of 8,000 frames\)", rate
+        r"changed:      the learning rate is 0\.001\d+ now, where it was 0 \(after 2,\d+ frames\)", rate
     )
+    fades = with_settings(folder.read_settings(), {"method.final_entropy_cost": 0.0, "method.clip_schedule": "linear"})
+    assert [line.split(" now")[0] for line in resume_lines(fades, folder)[2:]] == [
+        "changed:      the entropy cost is 0", "changed:      the clip ratio is 0",
+    ]  # fmt: skip
     assert resume_lines(folder.read_settings(), folder) == []
 
 
