@@ -272,6 +272,8 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
 
 # Standard normal quantiles: one-sided error rates of 10 % and of 1 %.
 _Z_MISSED, _Z_REACHED = 1.28, 2.33
+# Of fewer games all may be won by a policy that loses one of ten.
+_FEWEST_REACHED = 30
 
 
 def predicted_verdict(
@@ -281,16 +283,17 @@ def predicted_verdict(
 
     Of N episodes n have been played, with mean m and standard deviation s. The mean of all N is then about normal, with
     mean m and standard deviation s √((N − n) / (N n)): zero when all are played. This is a group-sequential test by
-    conditional power (Lan, Simon and Halperin 1982), with a look after each whole wave from 30 episodes on:
+    conditional power (Lan, Simon and Halperin 1982), with a look after each whole wave from 20 episodes on:
 
         missed   if the mean of all reaches the target with a probability of 10 % at most
         reached  if it does with one of 99 %, where m and s have one more episode with the return of untrained play
 
-    Returns are skewed, and the first 40 games may have none of the lost ones: hence the further episode, which also
-    keeps 21.0 ± 0 from being certain. The price of 10 % is training that goes on, that of 1 % would be a false result.
-    With looks at 40, 60 and 80 of 100, of normal returns and of games of which 2 to 15 % are lost, whose mean is at the
-    target: at most 0.5 % are `reached` where the mean of all 100 misses the target, and 3.5 % `missed` where it reaches
-    it (tests/launch/run/test_stopping.py). A return that is not finite decides nothing.
+    Returns are skewed, and the first games may have none of the lost ones: hence the further episode, which also keeps
+    21.0 ± 0 from being certain, and nothing is `reached` by fewer than 30. The price of 10 % is training that goes on,
+    that of 1 % would be a false result. With looks at 20, 40, 60 and 80 of 100, of normal returns and of games of which
+    2 to 15 % are lost, whose mean is at the target: at most 0.5 % are `reached` where the mean of all 100 misses the
+    target, and 6 % `missed` where it reaches it (tests/launch/run/test_stopping.py). A return that is not finite
+    decides nothing.
     """
     played = len(returns)
     if played >= episodes or played < 2:
@@ -300,7 +303,7 @@ def predicted_verdict(
         mean, deviation = returns.mean(), returns.std(ddof=1)
         if mean + _Z_MISSED * spread * deviation < target:
             return False
-        if untrained is None or not untrained < mean:
+        if untrained is None or not untrained < mean or played < _FEWEST_REACHED:
             return None
         cautious = np.append(returns, untrained)
         certain = cautious.mean() - _Z_REACHED * spread * cautious.std(ddof=1) >= target

@@ -219,12 +219,14 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
 EVALUATION = EvaluationConfig(episodes=80, environments=20)
 
 
-def evaluating(config: RunConfig, actors: int = 2, goes_on: GoesOn | None = None):
+def evaluating(
+    config: RunConfig, actors: int = 2, goes_on: GoesOn | None = None, evaluation: EvaluationConfig = EVALUATION
+):
     """As `make`, in an evaluation of update 1 of which each actor has a call, after a report."""
     executor, events, coordinator, learner = make(config, actors)
     executor.completions.append(report(0, 1, 0))
     next(events)
-    assert coordinator.evaluate("sampled", EVALUATION, goes_on)
+    assert coordinator.evaluate("sampled", evaluation, goes_on)
     executor.tape.clear()
     executor.completions += [report(0, 2, 1), *(report(actor_id, 1, 0) for actor_id in range(1, actors))]
     assert kinds(events, actors) == [Outcome] * actors
@@ -258,19 +260,19 @@ def test_an_evaluation_is_looked_at_wave_by_wave_and_only_whole_waves_count(cart
         looks.append(returns.tolist())
         return len(looks) < 2
 
-    executor, events, _, _ = evaluating(cartpole, goes_on=goes_on)
-    # No look before 30 episodes: two waves of 20 are played at first. Actor 0 runs ahead.
+    executor, events, _, _ = evaluating(cartpole, 2, goes_on, EvaluationConfig(episodes=40, environments=10))
+    # No look before 20 episodes: two waves of 10 are played at first. Actor 0 runs ahead.
     assert {share.episodes for share in executor.shares.values()} == {2}
     for order in range(3):
-        executor.completions.append(part(executor, 0, *[1.0 + order] * 10, order=order))
-    executor.completions += [part(executor, 1, *[9.0] * 10, order=order) for order in (0, 1)]
+        executor.completions.append(part(executor, 0, *[1.0 + order] * 5, order=order))
+    executor.completions += [part(executor, 1, *[9.0] * 5, order=order) for order in (0, 1)]
     assert kinds(events, 4) == [EvaluationPart] * 4
     assert (looks, executor.tape[-3:]) == ([], ["dispatch 0", "dispatch 0", "evaluate 1"])
     assert kinds(events, 1) == [EvaluationPart]
-    assert looks == [[1.0] * 10 + [9.0] * 10 + [2.0] * 10 + [9.0] * 10]
-    executor.completions.append(part(executor, 1, *[5.0] * 10, order=2))
+    assert looks == [[1.0] * 5 + [9.0] * 5 + [2.0] * 5 + [9.0] * 5]
+    executor.completions.append(part(executor, 1, *[5.0] * 5, order=2))
     *_, result = next(events), next(events)
-    np.testing.assert_array_equal(result.episodes.returns, [*looks[0], *[3.0] * 10, *[5.0] * 10])
+    np.testing.assert_array_equal(result.episodes.returns, [*looks[0], *[3.0] * 5, *[5.0] * 5])
     assert looks[1:] == [result.episodes.returns.tolist()]
 
 
@@ -303,12 +305,12 @@ def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one
     waves: list[int] = []
     executor, events, coordinator, _ = evaluating(cartpole, goes_on=lambda returns: waves.append(len(returns)) is None)
     coordinator.stop()
-    executor.completions += [part(executor, 0, *[1.0] * 10, order=order) for order in range(2)]
-    assert kinds(events, 2) == [EvaluationPart] * 2
-    assert executor.calls_in_flight == 1, "actor 0 has played its share of these waves"
-    executor.completions += [part(executor, 1, *[1.0] * 10, order=order) for order in range(2)]
-    assert kinds(events, 2) == [EvaluationPart] * 2
-    assert (waves, sorted(executor.tape[-2:])) == ([40], ["evaluate 0", "evaluate 1"])
+    executor.completions.append(part(executor, 0, *[1.0] * 10))
+    assert kinds(events, 1) == [EvaluationPart]
+    assert executor.calls_in_flight == 1, "actor 0 has played its share of this wave"
+    executor.completions.append(part(executor, 1, *[1.0] * 10))
+    assert kinds(events, 1) == [EvaluationPart]
+    assert (waves, sorted(executor.tape[-2:])) == ([20], ["evaluate 0", "evaluate 1"])
     coordinator.give_up_evaluation()
     executor.completions += [part(executor, actor_id) for actor_id in (0, 1)]
     assert [type(event) for event in events] == [EvaluationPart] * 2

@@ -410,14 +410,14 @@ def test_the_error_rates_of_a_verdict_before_all_episodes_are_those_that_are_doc
     early, wrongly_reached, wrongly_missed = 0, 0, 0
     for _ in range(runs):
         returns = generator.normal(18.0, 3.0, 100) if share is None else lost_games(generator, share)
-        looks = (predicted_verdict(returns[:count], 100, 18.0, -20.5) for count in (40, 60, 80))
+        looks = (predicted_verdict(returns[:count], 100, 18.0, -20.5) for count in (20, 40, 60, 80))
         verdict = next((look for look in looks if look is not None), None)
         reached = returns.mean() >= 18.0
         early += verdict is not None
         wrongly_reached += verdict is True and not reached
         wrongly_missed += verdict is False and reached
     assert wrongly_reached <= 0.005 * runs
-    assert wrongly_missed <= 0.035 * runs
+    assert wrongly_missed <= 0.06 * runs
     assert early > 0.15 * runs
 
 
