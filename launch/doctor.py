@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from launch.gpu_check import probe_gpus, shortages
 from launch.machine import actors_in, busy, load_average, machine_bytes, usable_cores
 from launch.output import source_digest, versions
 from launch.tensorflow_setup import kernels
@@ -39,9 +40,10 @@ def quick_probe() -> dict[str, Any]:
 
 
 def probe() -> dict[str, Any]:
-    """The same with the load, and measured times of an environment step and of a graph call."""
+    """The same with the load, the GPUs, and measured times of an environment step and of a graph call."""
     load = load_average()
-    found = {**quick_probe(), "load_average": load, "busy": busy(load)}
+    # Before TensorFlow is imported here, which hides the GPUs.
+    found = {**quick_probe(), "load_average": load, "busy": busy(load), "gpu": probe_gpus()}
     for name, measure in (("environment", _step_microseconds), ("graph", _graph_microseconds)):
         try:
             found[f"{name}_microseconds"] = measure()
@@ -145,6 +147,8 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     if shared is not None and shared < _LEAST_SHARED_BYTES:
         text = f"/dev/shm holds {shared >> 20} MiB"
         found.append((text, "start the container with --shm-size=2g, or mount a larger tmpfs there"))
+    if report.get("gpu"):
+        found += shortages(report["gpu"])
     return found
 
 

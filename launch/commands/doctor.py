@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.doctor import Finding, disagreements, find, probe, reference
+from launch.gpu_check import line as gpu_line
+from launch.gpu_check import shortages
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
 # Width of the table where no terminal gives one.
@@ -17,8 +19,8 @@ _COLUMNS = 120
 
 @dataclass(frozen=True)
 class DoctorArguments:
-    """Check this machine, or every node of a cluster: versions, game files, memory, a real environment step, and a
-    real graph call."""
+    """Check this machine, or every node of a cluster: versions, game files, memory, a real environment step, a real
+    graph call, and a convolution on a GPU."""
 
     address: str = "local"
     """Ray cluster to check, as in tributary train. local: this machine alone."""
@@ -69,6 +71,9 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     if not console.is_terminal:
         console.width = max(console.width, _COLUMNS)
     console.print(table, highlight=False)
+    for report in reports:
+        if report.get("gpu") and not shortages(report["gpu"]):
+            print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
     busy = [report for report in reports if report.get("busy")]

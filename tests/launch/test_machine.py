@@ -397,6 +397,28 @@ def report(**wrong: Any) -> dict[str, Any]:
     return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
 
 
+GPU = {"devices": 1, "missing_libraries": ["libcudnn.so.9"], "ld_library_path": "/usr/cuda"}
+
+
+def test_a_gpu_that_tensorflow_cannot_use_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(machine, "DEVICES", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "nvidia0").touch()
+    assert main(["doctor"]) == 1
+    assert "TensorFlow finds no GPU" in " ".join(capsys.readouterr().out.split())
+
+
+def test_doctor_convolves_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(machine.PRETENDED_GPUS, "1")
+    file = tmp_path / "doctor.json"
+    assert main(["doctor", "--json", str(file)]) == 0
+    (node,) = json.loads(file.read_text())["nodes"]
+    assert node["gpu"]["convolution_milliseconds"] > 0
+    assert node["gpu"]["xla_milliseconds"] > 0
+
+
 def test_this_machine_is_well(working_folder: Path) -> None:
     write_namesakes(working_folder)
     file = working_folder / "doctor.json"
@@ -459,6 +481,9 @@ def test_doctor_does_not_say_that_all_is_well_on_a_busy_machine(
         ({"graph_error": "ImportError: y"}, "the graph does not run: ImportError: y", "import tensorflow"),
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
+        ({"gpu": GPU | {"devices": 0}}, "TensorFlow finds no GPU: it cannot load libcudnn.so.9", "tributary-rl[gpu]"),
+        ({"gpu": GPU | {"error": "killed"}}, "the GPU does not compute: killed", "LD_LIBRARY_PATH=/usr/cuda is"),
+        ({"gpu": GPU | {"xla_error": "DNN library"}}, "with XLA fails on the GPU: DNN library", "docs/gpu.md"),
         ({"error": "shared cannot be imported there", "advice": "copy"}, "cannot be imported", "copy"),
     ],
 )
