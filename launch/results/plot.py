@@ -214,7 +214,9 @@ def curves_figure(
                 _draw_band(axes, colour, band, name, iqm=iqm)
             _finish(axes, x, _LEGEND_CHARACTERS // (2 if several else 1), legend=legend)
             if several:
-                axes.set_title(environment)
+                single = not iqm and all(len(band.curves) == 1 for band in inside)
+                how = ", one run" + " each" * (len(inside) > 1) if single else ""
+                axes.set_title(environment + how)
             else:
                 axes.set(xlabel=_X_LABELS[x], ylabel=y_label)
         for axes in every[len(panels) :]:
@@ -250,7 +252,7 @@ def _draw_band(axes: "Axes", colour: str, band: Band, name: str, *, iqm: bool) -
                 zorder=3,
             )
     if several or iqm:
-        median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles")))
+        median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles; thin: each seed")))
         axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=name if iqm else median)
 

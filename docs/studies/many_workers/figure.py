@@ -9,41 +9,39 @@ from statistics import median
 from launch.results.plot import COLOURS, figure, save
 
 FOLDER = Path(__file__).parent
-_RULES = ("present", "returns of acting")
 PICTURE = FOLDER.parents[1] / "pictures" / "scaling.svg"
+TASKS = {
+    ("cartpole", "475"): "CartPole, 475",
+    ("lunarlander", "240"): "LunarLander, 240",
+    ("pong", "18"): "Pong, 18, training returns",
+    ("pong by evaluations", "18"): "Pong, 18, evaluations",
+}
+# Seeds of the same number of workers and of agent steps stand side by side.
+SPREAD = 1.12
 
 
 def main() -> None:
-    seeds: dict[str, dict[int, list[tuple[int, str, bool]]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["executor"] == "inline" and row["rules"] in _RULES and "evaluated" not in row["task"]:
-                task = f"{row['task']}, {row['mark']}"
-                present = row["rules"] == "present"
-                marker = "^" if row["reached"] != "yes" else "o" if present else "s"
-                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker, present))
-    with figure() as (drawn, (axes,)):
-        for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
-            # One that was stopped counts with the agent steps that it had.
-            found = {n: [steps for steps, _, present in rows if present] for n, rows in by_workers.items()}
-            counts = sorted(n for n, steps in found.items() if steps)
-            medians = [median(found[count]) for count in counts]
-            axes.plot(counts, medians, "-", color=colour, label=task)
-            for count, rows in by_workers.items():
-                for steps, marker, _ in rows:
-                    axes.plot(count, steps, marker, color=colour, fillstyle="full" if marker == "o" else "none")
-        axes.plot([], [], "s", color="black", fillstyle="none", label="before, with returns of acting")
-        axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
-        axes.set(
-            xlabel="workers",
-            ylabel="agent steps to the target return",
-            title="Simulated; points: seeds, lines: medians",
-        )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=1.2e4)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(fontsize=8, loc="lower left")
+            if row["executor"] == "inline" and row["rules"] == "present" and (row["task"], row["mark"]) in TASKS:
+                reached = row["reached"] == "yes"
+                rows[TASKS[row["task"], row["mark"]]][int(row["workers"])].append((int(row["agent_steps"]), reached))
+    with figure(7.5, 4.8, columns=2, rows=2) as (drawn, panels):
+        for axes, (title, by_workers), colour in zip(panels, sorted(rows.items()), COLOURS, strict=False):
+            counts = sorted(by_workers)
+            # A run that was stopped counts with the agent steps that it had.
+            axes.plot(counts, [median(n for n, _ in by_workers[count]) for count in counts], "-", color=colour)
+            for count, seeds in by_workers.items():
+                for i, (agent_steps, reached) in enumerate(sorted(seeds)):
+                    place = count * SPREAD ** (i - (len(seeds) - 1) / 2)
+                    marker, fill = ("o", "full") if reached else ("^", "none")
+                    axes.plot(place, agent_steps, marker, color=colour, fillstyle=fill, markersize=5)
+            axes.set(title=title, xscale="log", yscale="log", xlim=(0.7, 1500), ylim=(5e4, 3e6))
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+        drawn.supxlabel("simulated workers", fontsize="medium")
+        drawn.supylabel("agent steps to the return", fontsize="medium")
         save(drawn, [PICTURE])
 
 

@@ -178,10 +178,10 @@ def legend(axes: Axes) -> list[str]:
 
 def test_each_environment_has_its_own_scale() -> None:
     pong, qbert = drawn([*PONG, *QBERT])
-    assert (pong.get_title("left"), qbert.get_title("left")) == ("ALE/Pong-v5", "ALE/Qbert-v5")
+    assert (pong.get_title("left"), qbert.get_title("left")) == ("ALE/Pong-v5", "ALE/Qbert-v5, one run each")
     assert max(pong.get_ylim()) < 30
     assert max(qbert.get_ylim()) > 15_000
-    assert legend(pong) == ["median of 3 seeds, quartiles"]
+    assert legend(pong) == ["median of 3 seeds, quartiles; thin: each seed"]
     assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
 
 
@@ -194,7 +194,7 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         ([PONG[0], PONG[1]._replace(x=PONG[1].x + 2)], "2 seeds, no two of which overlap"),
     ):
         (axes,) = drawn(curves)
-        assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles"]
+        assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles; thin: each seed"]
         assert axes.get_xlim()[0] == 0.0
 
 
