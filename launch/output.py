@@ -187,13 +187,21 @@ def nearest(name: str, names: Iterable[str]) -> str:
 # ---- Files
 
 
+def unfinished(path: Path) -> Path:
+    """The name of a file until it is complete. Each process has its own: several may write the same file at once."""
+    return path.with_name(f"{path.stem}.part-{os.getpid()}{path.suffix}")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file that replaces `path` as a whole when the block ends without an error."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        yield file
-    part.replace(path)
+    part = unfinished(path)
+    try:
+        with part.open("w", newline="", encoding="utf-8") as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_json(path: Path | None, values: Any) -> None:

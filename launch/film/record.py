@@ -19,6 +19,7 @@ from launch.output import (
     print_line,
     provenance,
     provenance_text,
+    unfinished,
     write_json,
 )
 from launch.results.evaluate import PlayArguments
@@ -129,7 +130,7 @@ class VideoWriter:
 
     def __init__(self, path: Path, frames_per_second: int, comment: str, enlarge: int = 1) -> None:
         self._path, self._enlarge, self._comment = path, enlarge, comment
-        self._part = path.with_name(f"{path.stem}.part{path.suffix}")
+        self._part = unfinished(path)
         self._gif = path.suffix == ".gif"
         self._frames_per_second = frames_per_second
         self._keep_every = max(1, round(frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1

@@ -19,6 +19,7 @@ from launch.output import (
     print_line,
     provenance,
     provenance_text,
+    unfinished,
     write_json,
 )
 from launch.results.curves import Band, XAxis, aggregates, bands, of_several_games, read_curve
@@ -305,7 +306,7 @@ def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
     drawn.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
     comment = provenance_text(**made)
     for path in paths:
-        part = path.with_name(f"{path.stem}.part{path.suffix}")
+        part = unfinished(path)
         drawn.savefig(part, metadata={"Description": comment})
         part.replace(path)
 

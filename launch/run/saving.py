@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Files for this machine only.
 _NOT_COPIED = (".lock", ".driver")
 # Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
-_UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)")
+_UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
 # Files that grow, for days: metrics, messages, TensorBoard's events. Only their new ends are copied.
 _ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
 

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         run_out_of_space()
     assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_processes_may_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.csv"
+    with whole_file(path) as file:
+        file.write("first\n")
+        with monkeypatch.context() as another:
+            another.setattr(os, "getpid", lambda: 1)
+            with whole_file(path) as other:
+                other.write("second\n")
+        assert path.read_text() == "second\n"
+    assert path.read_text() == "first\n"
 
 
 def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,11 +347,11 @@ def test_a_video_has_every_frame_of_the_episode_and_its_provenance(pong_run: Pat
     assert np.ptp(pictures[150].astype(int), axis=2).max() > 50
     assert np.abs(pictures[150].astype(int) - pictures[240]).max() > 50
     assert pictures[150].shape[0] > 630
-    assert not (tmp_path / "pong.part.mp4").exists()
+    assert not list(tmp_path.glob("*part*"))
 
 
 def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
-    file, part = tmp_path / "film.gif", tmp_path / "film.part.gif"
+    file = tmp_path / "film.gif"
     frames = [FRAME.copy() for _ in range(40)]
     noise = np.random.default_rng(0)
     for i, frame in enumerate(frames):
@@ -362,6 +362,7 @@ def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
     with VideoWriter(file, 25, comment="made so") as writer:
         for frame in frames:
             writer.add(frame)
+            (part,) = tmp_path.iterdir()
             sizes.append(part.stat().st_size)
     # What is on disk need not be in memory.
     assert sizes[-1] > sizes[20] > 0
