@@ -138,37 +138,13 @@ def test_a_run_goes_on_and_another_starts_from_it(run: tributary.Run, tmp_path: 
         ({"start_from": "no-such-folder"}, "train --start-from no-such-folder"),
     ],
 )
-def test_a_mistake_is_the_line_that_the_command_says(
+def test_a_mistake_is_the_line_of_the_command(
     arguments: dict[str, Any], command: str, refused: Callable[[str], str], working_folder: Path
 ) -> None:
     with pytest.raises(tributary.ConfigurationError) as raised:
         tributary.train(**arguments)
     assert str(raised.value) == refused(command)
     assert not list(working_folder.iterdir()), "no folder is left behind"
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: tributary.train("--seed"), "unknown preset --seed"),
-        (lambda: tributary.train("cartpole", resume="latest"), "PRESET cartpole: --resume latest has its settings"),
-        (
-            lambda: tributary.train("cartpole", settings={"learning_rate": 1e-3}),
-            "there is no such setting, did you mean optim",
-        ),
-        (
-            lambda: tributary.train("cartpole", settings={"environment.imports": ["shared"]}),
-            r"^--environment\.import shared: is the name of a package",
-        ),
-        (lambda: tributary.Run("no-such-folder"), "no-such-folder: there is no such folder, and no run below runs/"),
-    ],
-)
-def test_arguments_that_mean_nothing_are_one_line(
-    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(tributary.ConfigurationError, match=message):
-        call()
 
 
 def test_an_environment_stands_where_a_preset_does() -> None:
@@ -260,7 +236,7 @@ def test_a_script_and_files_beside_it_may_have_the_names_of_packages(tmp_path: P
     assert "TrainingFailedError" in output_of(sys.executable, script, variables=on_path())
 
 
-def test_the_command_and_its_processes_find_the_project_beside_another_package_launch(tmp_path: Path) -> None:
+def test_another_package_launch_on_the_path(tmp_path: Path) -> None:
     """ROS 2 has one, and puts it on PYTHONPATH."""
     (tmp_path / "ros" / "launch").mkdir(parents=True)
     (tmp_path / "ros" / "launch" / "__init__.py").touch()

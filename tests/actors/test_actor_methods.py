@@ -79,9 +79,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_written_to_again(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     # With these sizes each tensor begins where TensorFlow can use the memory without a copy.
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
     config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)

@@ -94,7 +94,7 @@ def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
     assert rollouts.take_episodes().returns.tolist() == [2.0]
 
 
-def test_rewards_are_normalised_by_the_factor_of_the_weights_and_the_discounted_returns_are_told() -> None:
+def test_rewards_are_normalised_by_the_factor_of_the_weights() -> None:
     rollouts = builder(5, clip_rewards=False, normalise_rewards=True, reward_scale=2.0)
     rollouts.reward_factor = 0.25
     steps = step((4.0,)), step((-40.0,)), step((1.0,), truncated=(True,)), step((0.0,)), step((3.0,))
@@ -113,7 +113,7 @@ def test_rewards_are_normalised_by_the_factor_of_the_weights_and_the_discounted_
     assert builder(1).return_moments is None
 
 
-def test_before_the_first_report_rewards_are_divided_by_the_deviation_of_the_returns_that_the_actor_has_seen() -> None:
+def test_before_the_first_report_rewards_are_normalised_by_the_actor_itself() -> None:
     rollouts = builder(2, clip_rewards=False, normalise_rewards=True)
     first = fill(rollouts, step((100.0,)), step((-50.0,)))
     returns = [100.0, 0.9 * 100.0 - 50.0]

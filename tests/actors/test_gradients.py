@@ -46,7 +46,7 @@ def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int 
         *(pytest.param("pong", name, marks=pytest.mark.slow) for name in METHODS if name != "actor_critic"),
     ],
 )
-def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
+def test_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
     task: str, name: str, memory: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second rollout of an actor: with a memory it begins with a state."""
@@ -78,9 +78,7 @@ def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_who
         assert "ratio_deviation" not in reports[0].statistics
 
 
-def test_each_agent_step_counts_once_and_is_in_each_epoch_once(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rollouts of E = 3, M = 2. Episodes are reported with the first gradient of the rollout they ended in."""
     config = reused(cartpole, epochs=3, minibatches=2, unroll_length=40)
     rollouts, actor, weights = recording(monkeypatch), make_actor(config), first_weights(config)
@@ -104,9 +102,7 @@ def test_each_agent_step_counts_once_and_is_in_each_epoch_once(
     assert not any(np.array_equal(gradients[0], other) for other in gradients[1:])
 
 
-def test_later_gradients_are_at_the_newest_weights_against_what_acting_knew(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_gradients_are_at_the_newest_weights(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out for one whole-rollout minibatch: returns, advantages and probabilities are those of acting."""
     config = reused(replace(cartpole, method=MethodConfig(return_lambda=0.9, clip_ratio=0.1)), 2, 1)
     rollouts, actor = recording(monkeypatch), make_actor(config)
@@ -168,9 +164,7 @@ PENDULUM = replace(
 Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
 
 
-def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CARTPOLE, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
     # Which environments' episodes end at each step, and the weights that chose its actions.
@@ -312,12 +306,14 @@ def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(c
 
 @pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
 @pytest.mark.usefixtures("none_ahead")
-def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(config: RunConfig) -> None:
+def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(config, actor=replace(config.actor, epochs=2, fresh_gradients=True))
     old, new = snapshots(config)
-    actor = make_actor(config)
+    rollouts, actor = recording(monkeypatch), make_actor(config)
     assert run(actor, config, old) == Played()
-    rollout = actor._gradients._rollout  # type: ignore[attr-defined]
+    (rollout,) = rollouts
     for snapshot in (new, old):
         found = reported(actor, snapshot, config, old)
         policy = make_policy(config)

@@ -54,7 +54,7 @@ def test_the_state_goes_through_the_rollout_into_the_next_and_starts_anew_after_
     assert resets > 3
 
 
-def test_a_truncated_episode_is_bootstrapped_with_what_was_remembered_of_it(
+def test_a_truncated_episode_is_bootstrapped_with_its_memory(
     cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Episodes of 7 steps: the value of the true last observation is that with the old state, and so is the target."""
@@ -81,9 +81,7 @@ def test_a_truncated_episode_is_bootstrapped_with_what_was_remembered_of_it(
     np.testing.assert_allclose(returns[-1], 1.0 + 0.99 * last, rtol=1e-5)
 
 
-def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_network_has_a_memory_of_its_own(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """λ = 1 and no episode's end on the way: without a memory the last observation alone would be enough."""
     config = remembering(replace(cartpole, method=MethodConfig(name="q_learning")), unroll_length=5)
     policy, rollouts = played(config, recording(monkeypatch), 2)
@@ -103,9 +101,7 @@ def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
     np.testing.assert_allclose(returns[-1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_evaluation_starts_each_episode_without_a_memory(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluated_episode_starts_without_a_memory(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """One environment plays three: a state of zeros goes into the first step of each, and another into the second."""
     config = remembering(cartpole)
     config = replace(config, evaluation=replace(config.evaluation, episodes=3, environments=1, policy="greedy"))

@@ -63,9 +63,7 @@ def is_sound(report: GradientReport) -> bool:
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e300])
-def test_a_reward_costs_its_rollout_and_its_episode_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, reward: float
-) -> None:
+def test_a_reward_costs_its_rollout_and_its_episode(monkeypatch: pytest.MonkeyPatch, reward: float) -> None:
     with np.errstate(over="ignore"):
         first, *others = reports(monkeypatch, lambda step: (FINE, reward, False, False) if step == 2 else None)
     assert first.non_finite.startswith("reward ")
@@ -90,7 +88,7 @@ def test_a_reward_costs_its_rollout_and_its_episode_and_nothing_else(
         {"method": MethodConfig(standardise_advantages=True)},
     ],
 )
-def test_the_last_observation_of_a_terminated_episode_is_needed_by_nothing(
+def test_the_last_observation_before_termination_is_unused(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     finite = reports(monkeypatch, lambda step: (0 * FINE, 1.0, True, False) if step % 3 == 0 else None, 8, **settings)
@@ -102,9 +100,7 @@ def test_the_last_observation_of_a_terminated_episode_is_needed_by_nothing(
 
 
 @pytest.mark.parametrize("settings", [{}, {"actor": REUSED}, {"network": LSTM}])
-def test_an_observation_costs_the_rollouts_that_need_it_and_is_named(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
+def test_an_observation_costs_the_rollouts_with_it(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     # Step 4 ends the first rollout: its observation is a bootstrap there, and the first of the second rollout.
     found = reports(monkeypatch, lambda step: (NAN, 1.0, False, False) if step == 4 else None, 6, **settings)
     assert [report.non_finite for report in found[:2]] == ["observation [1] = nan"] * 2
@@ -113,9 +109,7 @@ def test_an_observation_costs_the_rollouts_that_need_it_and_is_named(
     assert [bool(report.non_finite) for report in truncated[:2]] == [True, False]
 
 
-def test_a_gradient_without_finite_norm_ends_its_rollout_and_counts_all_of_its_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gradient_without_finite_norm_ends_its_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = EnvironmentConfig(id="Scripted-v0", frame_skip=1, clip_rewards=False)
     settings = {"environment": plain, "actor": REUSED, "network": NetworkConfig(name="mlp")}
     found = reports(monkeypatch, lambda step: (FINE, 1e30, False, False) if step == 2 else None, 5, **settings)

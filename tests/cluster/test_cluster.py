@@ -135,9 +135,7 @@ def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train:
     assert "another one goes on from the last checkpoint" in output
 
 
-def test_a_cluster_that_is_too_small_costs_one_line(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_cluster_costs_one_line(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(cluster, 2)
     command = f"train cartpole --address {cluster.address} --actors 7 --run-dir {tmp_path / 'run'}"
     assert main(command.split()) == 2

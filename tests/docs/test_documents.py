@@ -1,6 +1,5 @@
 """What the documents name is there."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -36,21 +35,6 @@ def test_every_table_has_a_heading(document: Path) -> None:
     for table in (block.strip().splitlines() for block in blocks.split("\n\n") if block.strip()):
         assert len(table) > 2, table
         assert set(table[1]) <= set("|-"), table
-
-
-@pytest.mark.parametrize("rules", ["present", "returns of acting"])
-def test_the_study_of_many_workers_has_the_seeds_of_its_rows(rules: str) -> None:
-    seeds: dict[tuple[str, ...], list[str]] = {}
-    study = ROOT / "docs/studies/many_workers"
-    with (study / "rows.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["rules"] == rules and row["executor"] == "inline":
-                of_seeds = seeds.setdefault((row["task"], row["workers"], row["call_lengths"]), [])
-                above = "" if row["reached"] == "yes" else "above "
-                of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
-                assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
-    text = study.with_suffix(".md").read_text(encoding="utf-8")
-    assert [steps for steps in map("; ".join, seeds.values()) if steps not in text] == []
 
 
 def test_the_page_on_installing_has_the_memory_that_is_reserved() -> None:

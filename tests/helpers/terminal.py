@@ -1,4 +1,4 @@
-"""A command at a terminal of its own, which can be typed at and closed; and as much of a screen as our output needs."""
+"""A command at a terminal of its own, which can be typed at and closed."""
 
 import os
 import pty
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from fcntl import ioctl
 
 DEADLINE_SECONDS = 120
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 # Makes its standard input the controlling terminal of its session: who closes that sends SIGHUP.
 _AT_THE_TERMINAL = (
@@ -52,7 +53,6 @@ class Terminal:
         )
         os.close(terminal)
         self.output = ""
-        self.screen = ScreenReader()
 
     def __enter__(self) -> "Terminal":
         return self
@@ -72,10 +72,18 @@ class Terminal:
     def _read(self, seconds: float) -> bool:
         if not select.select([self._master], [], [], seconds)[0]:
             return False
-        read = os.read(self._master, 65536)
-        self.output += read.decode(errors="replace")
-        self.screen.feed(read)
+        self.output += os.read(self._master, 65536).decode(errors="replace")
         return True
+
+    @property
+    def screen(self) -> str:
+        """The words since the display was last drawn from its top, with single spaces."""
+        return " ".join(_SEQUENCE.sub("", self.output.rpartition("\x1b[H")[2]).split())
+
+    def is_plain(self) -> bool:
+        """Whether the command has left the alternate screen, and shows the cursor."""
+        last = self.output.rfind
+        return last("\x1b[?1049l") >= last("\x1b[?1049h") and last("\x1b[?25h") >= last("\x1b[?25l")
 
     def resize(self, columns: int, rows: int) -> None:
         ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -106,75 +114,3 @@ class Terminal:
             except OSError:
                 # There is nothing left, and nobody has the terminal open any more.
                 return self.wait()
-
-
-_TOKEN = re.compile(r"\x1b\[([0-?]*)[ -/]*([@-~])|(\x1b.?)|([^\x1b])", re.DOTALL)
-# 38 and 48 are followed by 2 and three parts, or by 5 and a number.
-_COLOUR = re.compile(r"(?P<layer>[34])8;(?P<colour>2(?:;\d+){3}|5;\d+)|\d+")
-# Cut off at the end of what was read.
-_UNFINISHED = re.compile(r"\x1b(\[[0-?]*[ -/]*)?$")
-
-Cell = tuple[str, str, str]
-_EMPTY: Cell = (" ", "", "")
-
-
-class ScreenReader:
-    """Takes in bytes, and has the cells that they draw, and its modes. `drawn` counts characters."""
-
-    def __init__(self) -> None:
-        self.cells: dict[tuple[int, int], Cell] = {}
-        self.modes: dict[str, bool] = {}
-        self.drawn = 0
-        self._row = self._column = 0
-        self._front = self._back = ""
-        self._left = b""
-
-    def feed(self, data: bytes) -> None:
-        data = self._left + data
-        text = data.decode(errors="ignore")
-        unfinished = _UNFINISHED.search(text)
-        end = len(text) if unfinished is None else unfinished.start()
-        # A character whose bytes have not all come is left for later, too.
-        self._left = data[len(text[:end].encode()) :]
-        for token in _TOKEN.finditer(text[:end]):
-            if token[4] is not None:
-                self._character(token[4])
-            elif token[2] is not None:
-                self._control(token[1], token[2])
-
-    def line(self, row: int) -> str:
-        columns = [column for at, column in self.cells if at == row]
-        return "".join(self.cells.get((row, column), _EMPTY)[0] for column in range(max(columns, default=-1) + 1))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.line(row) for row in range(max((row for row, _ in self.cells), default=-1) + 1))
-
-    def _character(self, character: str) -> None:
-        if character == "\r":
-            self._column = 0
-        elif character == "\n":
-            self._row += 1
-        else:
-            self.cells[self._row, self._column] = (character, self._front, self._back)
-            self._column += 1
-            self.drawn += 1
-
-    def _control(self, parameters: str, kind: str) -> None:
-        if kind == "H":
-            row, _, column = parameters.partition(";")
-            self._row, self._column = int(row or 1) - 1, int(column or 1) - 1
-        elif kind == "J":
-            self.cells.clear()
-        elif kind == "m":
-            for colour in _COLOUR.finditer(parameters or "0"):
-                if colour[0] == "0":
-                    self._front = self._back = ""
-                elif colour["layer"] == "3":
-                    self._front = colour["colour"]
-                elif colour["layer"] == "4":
-                    self._back = colour["colour"]
-        elif kind in "hl" and parameters.startswith("?"):
-            self.modes[parameters[1:]] = kind == "h"
-            if parameters == "?1049":
-                self.cells.clear()

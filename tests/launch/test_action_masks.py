@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import keras
 import numpy as np
-import onnxruntime
 import pytest
-import tensorflow as tf
-from untrained_runs import policy_of, untrained
+from untrained_runs import untrained
 from waiting import UNTIL_FRAMES
 
 import tributary_rl as tributary
-from actors.environments import EnvironmentSpec
 from launch.cli import main
 from launch.film.stage import Performance
 from launch.results.evaluate import PlayArguments, PolicyName
@@ -40,13 +36,6 @@ def masked_run(folder: Path, settings: dict[str, Any]) -> Path:
     always = {"environment.id": "Picky-v0", "environment.imports": ("masked_tasks",)}
     always["environment.action_mask"] = "action_mask"
     return untrained(folder, "images" if images else "vectors", **always, **settings)
-
-
-def random_masks(count: int, spec: EnvironmentSpec) -> np.ndarray:
-    """About half of the actions, and at least one of each choice."""
-    random = np.random.default_rng(1)
-    parts = [random.random((count, size)) for size in spec.actions.choices or (spec.actions.size,)]
-    return np.concatenate([(part < 0.5) | (part == part.min(axis=1, keepdims=True)) for part in parts], axis=1)
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
@@ -82,41 +71,6 @@ def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: P
             agent.act(observations[0], mask=mask)
     with pytest.raises(ValueError, match="a mask, where the agent was trained on CartPole-v1 without masks"):
         tributary.load("zoo:cartpole").act(np.zeros(4), mask=[1, 1])
-
-
-@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_exported_networks_take_the_mask_as_an_input(settings: dict[str, Any], tmp_path: Path) -> None:
-    run = masked_run(tmp_path / "run", settings)
-    policy, spec = policy_of(run)
-    assert main(f"export {run} --trust-imports --output {tmp_path}/keras".split()) == 0
-    assert main(f"export {run} --trust-imports --format onnx --output {tmp_path}/onnx".split()) == 0
-    described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
-    assert described["action_mask"]["shape"] == [None, spec.actions.size]
-    assert described["tensors"]["action_mask"] == {"shape": [None, spec.actions.size], "dtype": "bool"}
-    count, random = 32, np.random.default_rng(0)
-    seen = random.random((count, *spec.observation_shape)).astype(np.float32)
-    if spec.images:
-        seen = random.integers(0, 256, seen.shape).astype(np.uint8)
-    masks = random_masks(count, spec)
-    rows = np.concatenate([seen.reshape(count, -1), masks.astype(seen.dtype)], axis=1)
-    state = [np.full((count, units), 0.1, np.float32) for units in policy.network.state_units]
-    expected = policy.network(tf.constant(rows), [tf.constant(part) for part in state])
-    head = policy.method.action_head
-    assert (expected.heads[head].numpy()[~masks] == np.float32(-1e9)).all()
-    if spec.parts is None:
-        inputs: dict[str, Any] = {"observations": seen}
-    else:
-        inputs = {im.name: seen[:, at].reshape(-1, *im.shape) for im, at in spec.parts.image_bytes()}
-    inputs |= {"action_mask": masks, **dict(zip(("hidden", "cell"), state, strict=False))}
-    assert described["tensors"].keys() == inputs.keys()
-    tensors = {name: tf.constant(value) for name, value in inputs.items()}
-    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
-    by_onnx = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
-    by_keras = keras.models.load_model(tmp_path / "keras" / "model.keras")(tensors)
-    saved = tf.saved_model.load(str(tmp_path / "keras" / "saved_model"))
-    for given in (by_keras, saved.serve(tensors), by_onnx):
-        for name, value in expected.heads.items():
-            np.testing.assert_allclose(given[name], value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "sampled"])

@@ -38,6 +38,8 @@ MISTAKES = {
     "train cartpole --environment.id ALE/Seaquest-v5": "preset cartpole is made for CartPole-v1: start from atari",
     "help bench scalng": "unknown command bench scalng, did you mean bench scaling?",
     "train --json no-such-folder/result.json": "in a folder that exists",
+    "train cartpole --storage file:///proc/no/such/run": "--storage file:///proc/no/such/run: cannot be written",
+    "train cartpole --name a/b": "--name a/b: must be letters, digits, and .-_ between them",
     "train --executor inline --learner.device gpu": "runs on the CPU",
     "train --replay-arrivals order.txt": "needs --executor inline",
     "train --actor.calls-in-flight 2 --actor.fresh-gradients": "would give a gradient the weights of its rollout",

@@ -64,9 +64,7 @@ def saved(tmp_path: Path) -> Path:
     ],
     ids=["bit", "no data", "empty index"],
 )
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
-    saved: Path, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over(saved: Path, damage: Callable[[Path], object]) -> None:
     damage(saved)
     run = Run(saved)
     (message,) = run.checkpoints.restore()

@@ -23,7 +23,7 @@ def test_the_pythons_that_are_named_are_those_that_are_allowed() -> None:
     assert f"Python {named[0]} to {named[-1]} is needed" in makefile
 
 
-def test_clusters_lists_its_files_and_writes_them_once(
+def test_clusters_writes_its_files_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]
 ) -> None:
     files = {Path(name).name for name in tracked("launch/clusters")}

@@ -87,9 +87,7 @@ def test_an_argument_of_another_shape_or_dtype_is_refused(keep: Graph, wrong: np
         keep(wrong)
 
 
-def test_with_a_gpu_the_runtime_places_what_is_called(
-    keep: Graph, kept: tf.Variable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_gpu_the_runtime_places_calls(keep: Graph, kept: tf.Variable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     # On the CPU the operation is called as it is; here nothing of that is left.
     monkeypatch.setattr(tf.raw_ops, "StatefulPartitionedCall", None)

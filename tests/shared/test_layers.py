@@ -88,7 +88,7 @@ def reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), shape=SHAPES, offset=st.floats(-100, 100), graph=st.booleans())
-def test_each_observation_is_normalised_over_all_its_units(
+def test_an_observation_is_normalised_over_its_units(
     seed: int, shape: tuple[int, ...], offset: float, graph: bool
 ) -> None:
     x = (np.random.default_rng(seed).normal(size=(3, *shape)) + offset).astype(np.float32)

@@ -116,9 +116,7 @@ def test_targets_without_a_target_network_are_pqns(seed: int, steps: int, return
 
 @pytest.mark.parametrize("target_network", [True, False])
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
-def test_taken_actions_receive_a_gradient_and_targets_none(
-    name: str, target_network: bool, cartpole: RunConfig
-) -> None:
+def test_taken_actions_have_a_gradient_and_targets_none(name: str, target_network: bool, cartpole: RunConfig) -> None:
     method = made(name, cartpole, target_network=target_network, return_lambda=0.65)
     online, target = Scripted(ONLINE), Scripted(TARGET) if target_network else None
     with tf.GradientTape() as tape:
@@ -162,9 +160,7 @@ def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartp
     assert untrained(config, updates=20) == set()
 
 
-def test_the_method_in_contributing_is_one_file_and_one_entry(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_method_in_contributing_is_one_file(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     section = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text().split("## Add a method")[1]
     source, entry = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
     module = ModuleType("shared.methods.luck")

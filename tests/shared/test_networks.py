@@ -172,9 +172,7 @@ def loss(policy: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     [("a3c_cnn", MEAN, False), ("a3c_cnn", None, True), ("nature_cnn", None, False), ("nature_cnn", MEAN, True)],
     ids=["a3c_cnn centred", "a3c_cnn layer norm", "nature_cnn", "nature_cnn centred layer norm"],
 )
-def test_convolutions_equal_keras_layers_and_their_gradient_to_1e_5(
-    name: str, mean: np.ndarray | None, layer_norm: bool
-) -> None:
+def test_convolutions_and_gradients_equal_those_of_keras(name: str, mean: np.ndarray | None, layer_norm: bool) -> None:
     """The plain way: scaled images, Keras layers, and a forward pass of its own for the gradient."""
     ours = network(name, mean=mean, layer_norm=layer_norm)
     convolutions, units = SIZES[name]

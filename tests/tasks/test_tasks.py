@@ -93,9 +93,7 @@ SEEDS = [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(s, marks=pytest
 @pytest.mark.parametrize(
     ("arguments", "least"), [(f"{CUE} --total-frames 1m", 0.95), (f"{POSITIONS} --total-frames 2m", 475)]
 )
-def test_an_lstm_remembers_a_cue_for_20_steps_and_balances_a_pole_by_positions(
-    arguments: str, least: float, seed: int
-) -> None:
+def test_an_lstm_remembers_a_cue_and_balances_a_pole_by_positions(arguments: str, least: float, seed: int) -> None:
     assert memory_tasks.DELAY == 20
     assert evaluations(f"{arguments} --seed {seed} --network.recurrent lstm", "return_reached")[-1] >= least
 

@@ -147,9 +147,7 @@ def test_a_wrapper_of_another_form_is_refused(wrapper: str) -> None:
         EnvironmentConfig(wrappers=(wrapper,))
 
 
-def test_environments_in_processes_of_their_own_play_the_same_and_import_what_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "asynchronous.py").write_text(
         "import gymnasium, os\n"
         "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
@@ -183,9 +181,7 @@ def test_copies_in_processes_of_their_own_end_in_silence_when_their_parent_is_ki
     assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, "")
 
 
-def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spaces_of_users_come_from_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "missions.py").write_text(
         "import gymnasium\n"
         "from gymnasium.spaces import Dict, Discrete, Sequence, Space\n"

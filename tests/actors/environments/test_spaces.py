@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from spaces import Given, registered
 
 from actors.environments import VectorEnvironment, environment_spec
@@ -38,7 +38,6 @@ WIDEST = np.finfo(np.float32).max
         (Discrete(3, start=2), 4, [0, 0, 1]),
         (MultiDiscrete([2, 3], start=[0, 1]), np.array([1, 2]), [0, 1, 0, 1, 0]),
         (MultiDiscrete([[2, 2], [2, 2]]), np.array([[0, 1], [1, 0]]), [1, 0, 0, 1, 0, 1, 1, 0]),
-        (MultiBinary(3), np.array([0, 1, 1], np.int8), [0, 1, 1]),
         (MultiBinary([2, 2]), np.array([[0, 1], [1, 1]], np.int8), [0, 1, 1, 1]),
         (Box(-2, 2, (2, 2)), np.array([[-1, 0], [1, 2]], np.float32), [-1, 0, 1, 2]),
         (Box(0, 255, (2, 1, 2), np.uint8), np.array([[[7, 255]], [[0, 1]]], np.uint8), [7, 255, 0, 1]),
@@ -71,7 +70,6 @@ def test_observations_without_images_are_vectors(space: gymnasium.Space, observa
     [
         (Discrete(3), 3, "a choice of itself is 3: its space has 0 to 2"),
         (Discrete(3), -1, "a choice of itself is -1: its space has 0 to 2"),
-        (Discrete(3, start=5), 0, "a choice of itself is 0: its space has 5 to 7"),
         (MultiDiscrete([3, 2]), [3, 0], "a choice of itself is 3: its space has 0 to 2"),
         (Dict({"a": Box(-1, 1, (2,)), "b": MultiDiscrete([2, 3])}), {"a": [0, 0], "b": [1, -1]}, "of b is -1: its"),
     ],
@@ -91,7 +89,6 @@ def continuous(size: int) -> ActionSpec:
     ("space", "actions", "spec", "taken"),
     [
         (Discrete(3, start=5), np.int32(2), ActionSpec(3), 7),
-        (MultiDiscrete([3, 2]), np.int32([2, 0]), ActionSpec(5, choices=(3, 2)), [2, 0]),
         (MultiDiscrete([3, 2], start=[1, -1]), np.int32([2, 0]), ActionSpec(5, choices=(3, 2)), [3, -1]),
         (MultiBinary([2, 2]), np.int32([0, 1, 1, 0]), ActionSpec(8, choices=(2,) * 4), [[0, 1], [1, 0]]),
         (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), continuous(4), [[-4, 2], [5, 8]]),
@@ -109,9 +106,7 @@ def continuous(size: int) -> ActionSpec:
         (Box(-(2**63), 2**63 - 1, (1,), np.int64), np.float32([3]), continuous(1), [2**63 - 1024]),
     ],
 )
-def test_actions_of_all_kinds_reach_the_environment(
-    space: gymnasium.Space, actions: np.ndarray, spec: ActionSpec, taken: object
-) -> None:
+def test_actions_of_all_kinds(space: gymnasium.Space, actions: np.ndarray, spec: ActionSpec, taken: object) -> None:
     environment = Given(Box(-1, 1, (1,)), space, [np.zeros(1, np.float32)] * 100)
     settings = config(environment)
     assert environment_spec(settings).actions == spec
@@ -141,14 +136,9 @@ def picture(value: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("observations", "actions", "line"),
     [
-        (Dict({"camera": IMAGE, "all": Sequence(IMAGE)}), TWO, "neither numbers nor choices; wrap it"),
         (Sequence(Box(0, 1, (1,))), TWO, "neither numbers nor choices; wrap it"),
-        (Dict({"graph": Graph(Box(0, 1, (1,)), None)}), TWO, "neither numbers nor choices; wrap it"),
         (Text(5), TWO, "there are no numbers in them"),
-        (Box(0, 1, (0,)), TWO, "there are no numbers in them"),
-        (Box(0, 1, (1,)), Box(0, 1, (0, 2)), "a choice, several choices or an array can be played; wrap it"),
         (Discrete(10**6), TWO, "1,000,000 one-hot numbers take gigabytes; wrap it in an environment that gives fewer"),
-        (Dict({"a": MultiDiscrete([10**12, 2])}), TWO, "one-hot numbers take gigabytes"),
         (MultiDiscrete([2**62] * 3), TWO, "13,835,058,055,282,163,712 one-hot numbers take gigabytes"),
         (Dict({"a": Box(-1, 1, (1_000_001,), np.float16)}), TWO, "1,000,001 numbers take gigabytes; wrap it"),
         (MultiBinary(1_000_001), TWO, "1,000,001 numbers take gigabytes; wrap it"),
@@ -187,9 +177,7 @@ def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
     ("image", "settings", "shape", "pixel"),
     [
         (picture(7), {"greyscale": False}, (32, 32, 3), [7, 7, 7]),
-        (np.moveaxis(picture(7), -1, 0), {"greyscale": False}, (32, 32, 3), [7, 7, 7]),
         (np.moveaxis(picture(7), -1, 0), {"screen_size": 20}, (20, 20, 1), [7]),
-        (picture(7)[..., 0], {}, (32, 32, 1), [7]),
         (picture(7)[..., :2], {"screen_size": 20}, (20, 20, 2), [7, 7]),
     ],
 )
@@ -290,7 +278,6 @@ def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
             361,
             "of uint8 [19, 19] are read as 361 numbers; images have values",
         ),
-        (Box(0, 254, (4, 19, 19, 1), np.uint8), {}, 1444, None),
         (Box(0, 9, (19, 19), np.int64), {}, 361, "of int64 [19, 19] are read as 361 numbers; images are uint8"),
         (Box(0, 1, (40, 40)), {}, 1600, "of float32 [40, 40] are read as 1,600 numbers; images are uint8"),
         (Box(0, 255, (2, 40, 40, 3), np.uint8), {}, None, "of uint8 [2, 40, 40, 3] are read as 2 images of 3 channels"),
@@ -300,12 +287,9 @@ def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
             2,
             "observation itself has whole numbers to 1,000,000,000: the network sees",
         ),
-        (Box(-(2**63), 2**63 - 1, (2,), np.int64), {}, 2, None),
     ],
 )
-def test_what_is_made_of_observations_is_said(
-    space: gymnasium.Space, seen: dict, numbers: int | None, note: str | None
-) -> None:
+def test_notes_on_observations(space: gymnasium.Space, seen: dict, numbers: int | None, note: str | None) -> None:
     spec = environment_spec(config(Given(space, TWO, [space.sample()] * 4), **seen), trial=True)
     assert (sum(size for _, size in spec.numbers) or None) == numbers
     assert [note in given for given in spec.notes] == [True] * (note is not None), spec.notes
@@ -317,7 +301,6 @@ def test_what_is_made_of_observations_is_said(
         ([1.7e9 + t for t in range(5)], True),
         ([1.7e9 + 1000.0 * t for t in range(5)], False),
         ([1.0 + 1e-12 * t for t in range(5)], False),
-        ([np.inf] * 5, False),
         # Whole numbers that stay within an episode.
         ([1_700_000_001] * 5, True),
         ([1_700_000_000] * 5, False),

@@ -13,7 +13,7 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.bench import scaling as module
-from launch.bench.bound import Work, make_works, measure_components, seconds_per_agent_step
+from launch.bench.bound import make_works, measure_components
 from launch.bench.scaling import summarise
 from launch.bench.throughput import bound_figures, steady_state
 from launch.cli import main
@@ -73,15 +73,6 @@ def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
     assert found["fraction_of_bound"] == pytest.approx(0.4)
     assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
     assert bound_figures([], 2, 2_000.0) == {}
-
-
-@pytest.mark.parametrize(("seconds", "calls"), [(0.5, 3), (0.0, 1)])
-def test_calls_are_made_for_the_seconds_of_a_repeat_and_one_at_least(seconds: float, calls: int) -> None:
-    """Each takes 0.2 seconds and is of 10 agent steps."""
-    now = [0.0]
-    work = Work(lambda: now.append(now[-1] + 0.2), 10)
-    assert seconds_per_agent_step(work, seconds, lambda: now[-1]) == pytest.approx(0.02)
-    assert len(now) - 1 == calls
 
 
 def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:

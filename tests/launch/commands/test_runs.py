@@ -145,14 +145,6 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
     lock.close()
 
 
-def test_a_changed_host_name_is_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = lock_folder(tmp_path)
-    monkeypatch.setattr("socket.gethostname", lambda: "renamed")
-    holder = holder_of(tmp_path)
-    assert holder.here
-    lock.close()
-
-
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Path) -> None:
     # Ends at the signal that it is asked to wait for. No lock: a handler that takes one may interrupt its owner.

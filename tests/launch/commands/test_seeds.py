@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from waiting import UNTIL_FRAMES, wait_for
 from actors.environments import environment_spec
 from launch.cli import main
 from launch.commands.seeds import parse_seeds, summarise_seeds
-from launch.on_ray import cluster
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, SeveralSeeds, holder_of, read_seeds, write_seeds
 from shared.errors import ConfigurationError
@@ -34,9 +32,7 @@ def test_seeds_are_a_list_or_a_range() -> None:
         parse_seeds("1,1")
 
 
-def test_seeds_remember_the_run_that_they_start_from_for_a_resume_in_another_folder(
-    working_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_remember_the_run_that_they_start_from(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder(Path("first")).make()
     RunFolder(Path("first")).write_config(PRESETS["cartpole"].config)
     monkeypatch.setattr("launch.commands.seeds.train_in_turn", lambda *_: [])
@@ -120,15 +116,6 @@ def test_a_seed_that_misses_the_target_takes_longer_than_any_other(tmp_path: Pat
 
 
 SMALL_RAY = f"train cartpole --actors 2 {UNTIL_FRAMES}"
-
-
-def test_a_missing_gpu_leaves_no_folder(
-    working_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]
-) -> None:
-    monkeypatch.setattr(cluster, "connect", lambda *_: None)
-    monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
-    assert "--learner.device gpu: Ray finds no GPU" in refused(f"{SMALL_RAY} --learner.device gpu --run-dir runs/a")
-    assert not list(working_folder.iterdir())
 
 
 @pytest.mark.usefixtures("working_folder")

@@ -1,6 +1,5 @@
 """The executors of actors and of nodes over Ray, with processes that a test completes by hand."""
 
-import gc
 import pickle
 import threading
 from dataclasses import replace
@@ -26,7 +25,6 @@ from shared.types import (
     EvaluationPart,
     EvaluationShare,
     GradientReport,
-    Played,
     WeightSnapshot,
 )
 
@@ -134,25 +132,6 @@ class StallingProcess(ActorProcess):
         return Stalls()
 
 
-class CollectingProcess(ActorProcess):
-    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
-        self.collected = gc.isenabled()
-        return Stalls()
-
-
-def test_an_actor_starts_without_garbage_collections_and_later_ones_pass_over_what_it_has_made(
-    cartpole: RunConfig,
-) -> None:
-    before = gc.get_freeze_count()
-    try:
-        process = CollectingProcess(cartpole, environment_spec(cartpole.environment), 0)
-        assert not process.collected
-        assert gc.isenabled()
-        assert gc.get_freeze_count() > before
-    finally:
-        gc.unfreeze()
-
-
 def test_an_exception_that_cannot_be_pickled_comes_as_a_line_with_its_place(cartpole: RunConfig) -> None:
     process = StallingProcess(cartpole, environment_spec(cartpole.environment), 0)
     with pytest.raises(CallFailedError) as raised:
@@ -214,16 +193,6 @@ def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) 
     assert sum(actors for actors, _ in started(ray).values()) == 6
     cluster.there.append(Node("4", "10.0.0.4", 4.0, 2**36))
     assert executor.free_slots() == 0
-
-
-@pytest.mark.parametrize("expects_report", [False, True])
-def test_a_rollout_without_a_report_says_whether_one_follows(
-    expects_report: bool, cartpole: RunConfig, ray: FakeRay
-) -> None:
-    executor = made(cartpole, 1)
-    executor.dispatch(0)
-    ray.end(ray.calls[-1], Reply(Played(expects_report), accepted=False))
-    assert executor.next_completion() == Heartbeat(0, expects_report=expects_report)
 
 
 @pytest.mark.parametrize(

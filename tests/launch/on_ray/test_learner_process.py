@@ -1,7 +1,6 @@
-"""Learners that die, one after the other, as `run_learners` accounts for them. No process is started."""
+"""Learners that die, do not respond, or run on another machine, as the driver accounts for them. No process starts."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,55 +25,82 @@ SUMMARY = {"status": "frames_reached"}
 DIED = ray.exceptions.RayActorError(
     error_msg="The actor died.\nWorker exit detail: killed by SIGKILL Some common causes: …"
 )
+PENDING = object()
 
 
-class Method:
-    """`process.method.remote()` as the value or error that `ray.get` will give."""
-
-    def __init__(self, result: Any, called: Callable[[], None] = lambda: None) -> None:
-        self._result, self._called, self.given = result, called, list[tuple[object, ...]]()
-
-    def remote(self, *given: object) -> Any:
-        self.given.append(given)
-        self._called()
-        return self._result
+def raised(cause: Exception) -> Exception:
+    """The error that Ray raises for one of a learner whose process lives."""
+    return ray.exceptions.RayTaskError("run", f"raised: {cause}", cause).as_instanceof_cause()
 
 
-class Learners:
-    """Stands for Ray. `ends` are the agent steps and the result, or error, of each learner in turn."""
+class FakeLearner:
+    """Stands for a learner's process. A call returns a function of its present result: a value, an error, or PENDING.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *ends: tuple[int, Any]) -> None:
-        self._ends = iter(ends)
-        self._folder = folder
-        self.starts: list[tuple[bool, tuple[str, int] | None]] = []
-        self.killed = 0
-        self.said: list[str] = []
-        monkeypatch.setattr(learner_process, "start_learner", self._start)
-        monkeypatch.setattr(learner_process, "takes_gpu_here", lambda _config: False)
-        monkeypatch.setattr(learner_process, "ray", self)
-        self.exceptions = ray.exceptions
+    `end` is the result of `run`, `files` are those of its folder, and `viewed` the arguments of its views.
+    """
 
-    def _start(self, start: LearnerStart) -> SimpleNamespace:
-        self.starts.append((start.resume, start.death))
-        agent_steps, end = next(self._ends)
-        view, copied = View(Progress(agent_steps=agent_steps), []), Method(Changes({}, {}))
-        return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None), folder_changes=copied)
+    def __init__(self, end: Any = PENDING, agent_steps: int = 0, files: dict[str, bytes] | None = None) -> None:
+        self.end, self.files, self.responds = end, files or {}, True
+        self.seen, self.viewed = View(Progress(agent_steps=agent_steps), []), list[tuple[Any, ...]]()
+        self.run = SimpleNamespace(remote=lambda: lambda: self.end)
+        self.interrupt = SimpleNamespace(remote=lambda: lambda: None)
+        self.view = SimpleNamespace(remote=lambda *given: self.viewed.append(given) or self._result(self.seen))
+        self.folder_changes = SimpleNamespace(remote=lambda known: self._result(self._changes(known)))
 
-    def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        del timeout
-        return refs, []
+    def _result(self, value: Any) -> Callable[[], Any]:
+        return lambda: value if self.responds else PENDING
 
-    def get(self, result: Any) -> Any:
-        if isinstance(result, Exception):
-            raise result
-        return result
+    def _changes(self, known: dict[str, Stamp]) -> Changes:
+        stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
+        return Changes({n: (0, c) for n, c in self.files.items() if known.get(n) != stamps[n]}, stamps)
 
-    def kill(self, _: object, *, no_restart: bool) -> None:
+
+class FakeRay:
+    """Stands for the module `ray`."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.killed: list[Any] = []
+
+    def wait(self, calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:  # noqa: ARG002
+        return ([], calls) if calls[0]() is PENDING else (calls, [])
+
+    def get(self, call: Any) -> Any:
+        if isinstance(call(), Exception):
+            raise call()
+        return call()
+
+    def kill(self, process: Any, *, no_restart: bool) -> None:
         assert no_restart
-        self.killed += 1
+        self.killed.append(process)
 
-    def run(self, config: RunConfig, placement: Placement | None = None, *, interrupt: bool = False) -> Any:
-        """As `train` watches: progress first, so that it was seen, then the end. A run that waits is stopped."""
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(learner_process, "ray", fake)
+    monkeypatch.setattr(learner_process, "takes_gpu_here", lambda _config: False)
+    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
+    return fake
+
+
+Run = Callable[..., tuple[Any, list[LearnerStart]]]
+
+
+@pytest.fixture
+def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:  # noqa: ARG001
+    """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
+
+    def run_learners(
+        *learners: tuple[int, Any], placement: Placement | None = None, interrupt: bool = False
+    ) -> tuple[Any, list[LearnerStart]]:
+        starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
+
+        def start(how: LearnerStart) -> FakeLearner:
+            starts.append(how)
+            agent_steps, end = next(ends)
+            return FakeLearner(end, agent_steps)
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view()
@@ -84,233 +110,133 @@ class Learners:
             return wait()
 
         def say(message: str) -> None:
-            self.said.append(message)
             stop.requested |= message.startswith("waiting for nodes")
 
-        stop = StopRequest()
-        spec, budget = environment_spec(config.environment), thread_budget(config)
-        return learner_process.run_learners(
-            *(config, spec, RunFolder(self._folder), budget, placement),
-            resume=False,
-            started=0.0,
-            watch=watch,
-            say=say,
-            stop=stop,
-        )
+        monkeypatch.setattr(learner_process, "start_learner", start)
+        spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
+        arguments = (cartpole, spec, RunFolder(tmp_path), budget, placement)
+        more: dict[str, Any] = {"resume": False, "started": 0.0, "watch": watch, "say": say, "stop": stop}
+        try:
+            return learner_process.run_learners(*arguments, **more), starts
+        except (ConfigurationError, ray.exceptions.RayError) as error:
+            return error, starts
+
+    return run_learners
 
 
-Make = Callable[..., Learners]
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
-    """Learners by the agent steps that each comes far and by its end."""
-    return partial(Learners, monkeypatch, tmp_path)
-
-
-def test_the_next_learner_knows_how_far_the_dead_one_had_come(cartpole: RunConfig, make: Make, tmp_path: Path) -> None:
+def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Run, fake_ray: FakeRay, tmp_path: Path) -> None:
     # Without a checkpoint the next one begins anew.
-    learners = make((0, DIED), (0, SUMMARY))
-    learners.run(cartpole)
-    assert [resume for resume, _ in learners.starts] == [False, False]
-    learners = make((120, DIED), (150, DIED), (900, SUMMARY))
+    _, starts = run((0, DIED), (0, SUMMARY))
+    assert [start.resume for start in starts] == [False, False]
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "update-10.index").touch()
-    assert learners.run(cartpole) == SUMMARY
+    fake_ray.killed.clear()
+    summary, starts = run((120, DIED), (150, DIED), (900, SUMMARY))
+    assert summary == SUMMARY
     reason = "its process died: killed by SIGKILL"
-    assert learners.starts == [(False, None), (True, (reason, 120)), (True, (reason, 150))]
-    assert learners.killed == 2
-    assert learners.said == [
-        f"learner: its process died; another one goes on from the last checkpoint ({count})" for count in (1, 2)
-    ]
-
-
-def raised(cause: Exception) -> Exception:
-    """What Ray raises for an error of a learner whose process lives."""
-    return ray.exceptions.RayTaskError("run", f"raised: {cause}", cause).as_instanceof_cause()
+    expected = [(False, None), (True, (reason, 120)), (True, (reason, 150))]
+    assert [(start.resume, start.death) for start in starts] == expected
+    assert len(fake_ray.killed) == 2
 
 
 @pytest.mark.parametrize(
-    ("ends", "interrupt", "starts", "error"),
+    ("learners", "interrupt", "error"),
     [
-        pytest.param([DIED] * 4, False, 4, ray.exceptions.RayActorError, id="no more than may be"),
-        pytest.param([DIED], True, 1, ray.exceptions.RayActorError, id="none after a stop"),
-        pytest.param([raised(FileNotFoundError("no file"))], False, 1, ray.exceptions.RayError, id="none that raised"),
+        # No more than may be, none after a stop, and none after an error of the learner itself.
+        ([(5, DIED)] * 4, False, ray.exceptions.RayActorError),
+        ([(5, DIED)], True, ray.exceptions.RayActorError),
+        ([(5, raised(FileNotFoundError("no file")))], False, ray.exceptions.RayError),
+        # Only the first can find that a run cannot start: later there is something to keep.
+        ([(0, raised(ConfigurationError("no game")))], False, ConfigurationError),
+        ([(120, DIED), (120, raised(ConfigurationError("no game")))], False, ray.exceptions.RayError),
     ],
 )
-def test_a_learner_that_is_not_followed_by_another_is_an_error(
-    ends: list[Exception], interrupt: bool, starts: int, error: type[Exception], cartpole: RunConfig, make: Make
+def test_a_learner_without_a_successor_is_an_error(
+    learners: list[tuple[int, Any]], interrupt: bool, error: type[Exception], run: Run
 ) -> None:
-    learners = make(*[(5, end) for end in ends])
-    with pytest.raises(error):
-        learners.run(cartpole, interrupt=interrupt)
-    assert (len(learners.starts), len(learners.said)) == (starts, starts - 1)
+    result, starts = run(*learners, interrupt=interrupt)
+    assert isinstance(result, error)
+    assert isinstance(result, ray.exceptions.RayError) == (error is not ConfigurationError)
+    assert len(starts) == len(learners)
 
 
-def test_only_the_first_learner_can_say_that_the_run_cannot_start(cartpole: RunConfig, make: Make) -> None:
-    cannot = raised(ConfigurationError("no such game"))
-    with pytest.raises(ConfigurationError) as error:
-        make((0, cannot)).run(cartpole)
-    assert not isinstance(error.value, ray.exceptions.RayError)
-    # A later one: there is something to keep, so it is a failure of the run.
-    with pytest.raises(ray.exceptions.RayError, match="no such game"):
-        make((120, DIED), (120, cannot)).run(cartpole)
-
-
-def test_a_run_waiting_for_nodes_is_stopped(cartpole: RunConfig, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    learners = make((5, DIED))
+def test_a_run_that_waits_for_nodes_can_be_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
-
-    def place(*_: object) -> None:
-        raise ConfigurationError("no node has room")
-
-    monkeypatch.setattr(learner_process, "place", place)
-
-    placement = Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ())
     with pytest.raises(KeyboardInterrupt):
-        learners.run(cartpole, placement)
-    assert len(learners.starts) == 1
+        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ()))
 
 
-def start_of(config: RunConfig, folder: Path, *, resume: bool) -> LearnerStart:
-    spec, budget = environment_spec(config.environment), thread_budget(config)
-    alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
-    how = aggregation(config, None, 1)
-    return LearnerStart(config, spec, folder, budget, resume=resume, aggregation=how, **alone)
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("no file"), ConfigurationError("no such game")])
-def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_its_constructor(
-    error: Exception, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_error_while_a_learner_is_made_comes_with_its_calls(
+    resume: bool, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
-    ended: list[str] = []
-    actors = SimpleNamespace(close=lambda: ended.append("actors"))
-    monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: actors)
-    learner = LearnerProcess(start_of(cartpole, tmp_path, resume=False))
-    for call in (learner.run, learner.view, learner.interrupt):
-        with pytest.raises(type(error)) as raised:
-            call()
-        assert raised.value is error
-    # They had been started before TensorFlow was imported.
-    assert ended == ["actors"]
-
-
-def test_a_resumed_learner_that_cannot_be_made_ends_its_actors(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They start after the checkpoint has been read, which has their ids."""
+    """An error of its constructor would be the death of its process. Its actors end, whenever they were started."""
+    ended: list[object] = []
+    executor = SimpleNamespace(close=lambda: ended.append("actors"))
+    error = OSError("the event trace cannot be written")
 
     def session(_config: object, _spec: object, _folder: object, make_executor: Callable, **_: object) -> None:
         make_executor(7)
-        raise OSError("the event trace cannot be written")
+        raise error
 
-    ended: list[int] = []
     monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
+    monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
     monkeypatch.setattr("launch.run.session.make_session", session)
-    monkeypatch.setattr(
-        learner_process,
-        "RayExecutor",
-        lambda _config, _spec, _actors, first, **_: SimpleNamespace(close=lambda: ended.append(first)),
-    )
-    LearnerProcess(start_of(cartpole, tmp_path, resume=True))
-    assert ended == [7]
+    alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
+    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
+    how = aggregation(cartpole, None, 1)
+    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, budget, resume=resume, aggregation=how, **alone))
+    assert ended == ["actors"]
+    for call in (learner.run, learner.view, learner.interrupt):
+        with pytest.raises(OSError, match="the event trace"):
+            call()
 
 
-def test_a_learner_that_does_not_respond_is_ended_by_a_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    killed: list[object] = []
-    responds = False
-    fake = SimpleNamespace(
-        wait=lambda refs, timeout: (refs if responds else [], timeout),
-        get=lambda result: result,
-        kill=lambda process, no_restart: killed.append((process, no_restart)),
-    )
-    monkeypatch.setattr(learner_process, "ray", fake)
-    seen = View(Progress(agent_steps=3), [])
-    process = SimpleNamespace(run=Method("run"), view=Method(seen), interrupt=Method(None))
+def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path: Path) -> None:
+    process = FakeLearner(agent_steps=3)
+    process.responds = False
     learner = RemoteLearner(process, tmp_path, print, copies=False)
     assert learner.view() == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
-    assert killed == [(process, True)]
-    responds = True
-    # The call that is under way was made without the request.
-    assert learner.view(True) == seen
-    assert process.view.given == [(False, {})]
-    assert learner.view(numbers={"a": 1.0}) == seen
-    assert process.view.given == [(False, {}), (True, {"a": 1.0})]
-    responds = False
-    assert learner.view() == View(seen.progress, [])
+    assert fake_ray.killed == [process]
+    process.responds = True
+    # The call that is under way was made without the request: the next one has it.
+    assert learner.view(True) == learner.view(numbers={"a": 1.0}) == process.seen
+    assert process.viewed == [(False, {}), (True, {"a": 1.0})]
+    process.responds = False
+    assert learner.view() == View(process.seen.progress, [])
     learner.interrupt()
-    assert len(killed) == 1
+    assert len(fake_ray.killed) == 1
 
 
-class Elsewhere:
-    """Stands for Ray, and for a learner on another machine that has these files, and whose `run` ends as said."""
-
-    def __init__(self, files: dict[str, bytes], end: Any = None) -> None:
-        self.files, self.end, self.responds = files, end, True
-        self.exceptions = ray.exceptions
-        self.run, self.folder_changes = SimpleNamespace(remote=lambda: "run"), SimpleNamespace(remote=self._changes)
-
-    def _changes(self, known: dict[str, Stamp]) -> Changes:
-        stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
-        return Changes({n: (0, c) for n, c in self.files.items() if known.get(n) != stamps[n]}, stamps)
-
-    def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        del timeout
-        ready = self.responds if refs != ["run"] else self.end is not None
-        return (refs, []) if ready else ([], refs)
-
-    def get(self, result: Any) -> Any:
-        found = self.end if result == "run" else result
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
-def test_what_a_failed_run_saved_elsewhere_is_copied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = Elsewhere({"summary.json": b"{}"}, raised(TrainingStoppedError("it stops")))
-    monkeypatch.setattr(learner_process, "ray", elsewhere)
-    watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
-    with pytest.raises(TrainingStoppedError):
-        watched.wait()
-    assert (tmp_path / "summary.json").read_bytes() == b"{}"
-
-
-def test_a_learner_that_is_being_made_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of a run that has ended the files at its end are copied, although an older copy was under way."""
-    elsewhere = Elsewhere({"summary.json": b"old"})
-    monkeypatch.setattr(learner_process, "ray", elsewhere)
-    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
-    elsewhere.responds = False
-    watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
-    assert watched.wait() is None
-    assert list(tmp_path.iterdir()) == []
-    elsewhere.files, elsewhere.responds = {"summary.json": b"newer"}, True
-    elsewhere.end = {"status": "interrupted"}
-    assert watched.wait() == {"status": "interrupted"}
+@pytest.mark.usefixtures("fake_ray")
+def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
+    """Also at its end, when an older copy is under way, and before the error of a run that fails."""
+    process = FakeLearner(files={"summary.json": b"old"})
+    process.responds = False
+    learner = RemoteLearner(process, tmp_path, print, copies=True)
+    assert learner.wait() is None
+    assert list(tmp_path.iterdir()) == [], "a learner that is being made is not waited for"
+    process.files, process.responds, process.end = {"summary.json": b"newer"}, True, SUMMARY
+    assert learner.wait() == SUMMARY
     assert (tmp_path / "summary.json").read_bytes() == b"newer"
+    process.files, process.end = {"summary.json": b"failed"}, raised(TrainingStoppedError("it stops"))
+    with pytest.raises(TrainingStoppedError):
+        RemoteLearner(process, tmp_path, print, copies=True).wait()
+    assert (tmp_path / "summary.json").read_bytes() == b"failed"
 
 
-def test_a_copy_that_cannot_be_written_is_whole_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere, said = Elsewhere({"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
-    monkeypatch.setattr(learner_process, "ray", elsewhere)
-    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
-    watched = RemoteLearner(elsewhere, tmp_path, said.append, copies=True)
+@pytest.mark.usefixtures("fake_ray")
+def test_a_copy_that_cannot_be_written_is_whole_later(tmp_path: Path) -> None:
+    process, said = FakeLearner(files={"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
+    learner = RemoteLearner(process, tmp_path, said.append, copies=True)
     (tmp_path / "metrics.jsonl.part").mkdir()
     for _ in range(2):
-        assert watched.wait() is None
-    assert said == [
-        f"warning: the copy of the run in {tmp_path} cannot be written: Is a directory; the run goes on, and the copy "
-        f"is tried again every 0 seconds"
-    ]
+        assert learner.wait() is None
     (tmp_path / "metrics.jsonl.part").rmdir()
-    assert watched.wait() is None
-    assert said[1:] == [f"the copy of the run in {tmp_path} is up to date again"]
+    assert learner.wait() is None
+    assert len(said) == 2, "that it fails, and that it is up to date again"
     assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"
 
 

@@ -42,7 +42,7 @@ def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
     assert "update" in ended.stdout
 
 
-def test_observations_may_be_anything_that_makes_an_array_and_each_of_a_batch_gets_an_action() -> None:
+def test_observations_are_anything_that_makes_an_array() -> None:
     agent = tributary.load("zoo:cartpole")
     for give in (list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)):
         for deterministic in (True, False):

@@ -141,19 +141,6 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
     assert "none of its 3 episodes has a finite return" in (tmp_path / "report.html").read_text()
 
 
-def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
-    row = {"mean_return_100": 1.0}
-    point = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25}
-    written_run(
-        tmp_path, [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
-    )
-    points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
-    assert [values.tolist() for values in points] == [[7.0], [3.0], [0.25]]
-    alone = read_curve(tmp_path, "frames", "evaluation_return")
-    assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([7.0], [3.0], None)
-    assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
-
-
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
     write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 35])))
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -212,13 +199,7 @@ def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "curve.png").is_file()
 
 
-def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(tmp_path: Path, refused: Callable[[str], str]) -> None:
-    written_run(tmp_path, [{"frames": 5}])
-    assert "no training episode has ended, so that" in refused(f"plot {tmp_path}")
-    assert "--y nothing: " in refused(f"plot {tmp_path} --y nothing")
-
-
-def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
+def test_plots_of_several_runs_go_into_their_common_folder(
     cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     side_by_side = [tmp_path / "seeds" / run.name for run in cartpole_runs]
@@ -241,9 +222,7 @@ def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
         assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
 
 
-def test_a_run_without_a_row_is_left_out_while_others_have_some(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_row_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, rows in ((1, [{"frames": 5, "mean_return_100": 1.0}, {"frames": 9, "mean_return_100": 2.0}]), (2, [])):
         written_run(tmp_path / f"seed-{seed}", rows, RunConfig(seed=seed))
     for command in ("plot", "report"):

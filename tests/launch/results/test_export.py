@@ -4,9 +4,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -18,149 +18,144 @@ from spaces import Given, registered
 from untrained_runs import policy_of, untrained
 
 import tributary_rl as tributary
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import VectorEnvironment
 from actors.environments.spaces import random_actions
 from launch.cli import main
-from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
 
-# One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
+# One process for all of them: to import TensorFlow takes seconds.
 LOADED_ELSEWHERE = """
-import json, sys
+import sys
 import numpy as np, keras, tensorflow as tf
 for folder in sys.argv[1:]:
-    model = keras.models.load_model(folder + "/model.keras")
-    saved = tf.saved_model.load(folder + "/saved_model")
-    units = json.load(open(folder + "/model.json")).get("memory", {}).get("units", [])
-    given, heads = np.load(folder + ".npy"), []
-    state = dict(zip(("hidden", "cell"), (np.zeros((given.shape[1], n), np.float32) for n in units)))
-    for observations in given:
-        inputs = tf.constant(observations)
-        if state:
-            inputs = {"observations": inputs} | {name: tf.constant(part) for name, part in state.items()}
-        output, served = model(inputs), saved.serve(inputs)
-        assert output.keys() == served.keys()
-        assert all(np.allclose(output[name], served[name], rtol=0, atol=1e-5 if state else 1e-6) for name in output)
-        state = {name: np.asarray(output[name]) for name in state}
-        heads.append({name: np.asarray(value) for name, value in output.items() if name not in state})
-    np.savez(folder + ".npz", **{name: np.stack([step[name] for step in heads]) for name in heads[0]})
+    model = keras.models.load_model(folder + "/keras/model.keras")
+    saved = tf.saved_model.load(folder + "/keras/saved_model")
+    found = {}
+    for step in range(STEPS):
+        with np.load(f"{folder}/given-{step}.npz") as given:
+            inputs = {name: tf.constant(given[name]) for name in given}
+        inputs = inputs if len(inputs) > 1 else inputs["observations"]
+        for kind, output in (("keras", model(inputs)), ("saved model", saved.serve(inputs))):
+            found |= {f"{kind} {step} {name}": np.asarray(value) for name, value in output.items()}
+    np.savez(folder + "/elsewhere.npz", **found)
 ours = {"actors", "learner", "shared", "launch"}
 assert not ours & {name.partition(".")[0] for name in sys.modules}, sys.modules
 """
-MADE_BY = {"command", "created", "revision", "versions", "hardware"}
+STEPS = 10
+FLAT = Dict({"arm": Dict({"joints": Box(-1, 1, (2, 3)), "grip": Discrete(2, start=3)}), "goal": MultiDiscrete([2, 4])})
+SIDES = {"id": "Sides-v0", "imports": ("sides",), "frame_skip": 1, "screen_size": None}
+
+
+def masked(**options: bool) -> dict[str, Any]:
+    names = {"id": "Picky-v0", "imports": ("masked_tasks",), "action_mask": "action_mask", "options": options}
+    return {f"environment.{name}": value for name, value in names.items()}
+
+
+# A preset and settings of a run with its first weights.
+UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    "bounds": ("pendulum", {"network.observation_scaling": "bounds"}),
+    "memory": ("cartpole", {"network.recurrent": "lstm"}),
+    "vectors of actions": ("lunarlander", {"environment.options": {"continuous": True}}),
+    "a flat Dict": ("cartpole", {"environment.id": "Flat-v0"}),
+    "a memory and an image in a Dict": (
+        "images",
+        {"environment": SIDES, "network": {"name": "a3c_cnn", "recurrent": "lstm"}},
+    ),
+    "a mask in info": ("vectors", masked()),
+    "a mask and Q-learning": ("vectors", masked(in_observation=True) | {"method.name": "q_learning"}),
+    "masks and a memory": ("vectors", masked(several=True, in_observation=True) | {"network.recurrent": "lstm"}),
+    "a mask and images": ("images", masked(in_observation=True, images=True)),
+}
 # Its moments are those of training.
 RUNNING = "pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling running"
-UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
-    "bounds": ("pendulum", {"network.hidden_sizes": (8,), "network.observation_scaling": "bounds"}),
-    "memory": ("cartpole", {"network.recurrent": "lstm"}),
-}
+
+
+class Exported(NamedTuple):
+    """A run, the folder of what was exported, and the inputs and outputs of its own network at some steps."""
+
+    run: Path
+    folder: Path
+    given: list[dict[str, np.ndarray]]
+    expected: list[dict[str, np.ndarray]]
+
+
+def played(run: Path) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """Named inputs and outputs of a run's network in random play, one step after another."""
+    policy, _ = policy_of(run)
+    environments, random = VectorEnvironment(policy.method.config.environment, 2), np.random.default_rng(0)
+    spec, given, expected = environments.spec(), [], []
+    rows, state = environments.reset(1), policy.first_state(2)
+    for _ in range(STEPS):
+        output = policy.network(tf.constant(rows), tuple(map(tf.constant, state)))
+        seen, masks = spec.split(rows)
+        inputs = dict(zip(("hidden", "cell"), state, strict=False))
+        if spec.parts is None:
+            inputs["observations"] = seen
+        else:
+            inputs |= {image.name: seen[:, at].reshape(-1, *image.shape) for image, at in spec.parts.image_bytes()}
+            inputs |= {"vector": spec.parts.vectors(seen)} if spec.parts.vector_size else {}
+        if masks is not None:
+            inputs["action_mask"] = masks.astype(bool)
+            head = output.heads[policy.method.action_head].numpy()
+            assert (head[~inputs["action_mask"]] == np.float32(-1e9)).all()
+        state = tuple(part.numpy() for part in output.state)
+        given.append({name: value.copy() for name, value in inputs.items()})
+        heads = {name: value.numpy() for name, value in output.heads.items()}
+        expected.append(heads | dict(zip(("hidden", "cell"), state, strict=False)))
+        rows = environments.step(random_actions(spec.actions, 2, random, masks)).observations
+    environments.close()
+    return given, expected
 
 
 @pytest.fixture(scope="module")
-def exported(
-    pong_run: Path,
-    cartpole_runs: list[Path],
-    train: Callable[[Path, str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[Path, Path]]:
-    """Runs by name, and what was exported of each. Beside it lie what it was given, and what it gave elsewhere."""
+def exported(train: Callable[[Path, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
+    """Runs by name, exported in both formats, and loaded where this project is not."""
     parent = tmp_path_factory.mktemp("exported")
-    runs = {"pong": pong_run, "cartpole": cartpole_runs[0]}
-    runs["running"] = train(parent / "run-running", RUNNING)
-    runs |= {name: untrained(parent / f"run-{name}", preset, **more) for name, (preset, more) in UNTRAINED.items()}
-    found = {name: (run, parent / name) for name, run in runs.items()}
-    random = np.random.default_rng(0)
-    for run, folder in found.values():
-        assert main(f"export {run} --output {folder}".split()) == 0
-        spec = environment_spec(RunFolder(run).read_config().environment)
-        values = (
-            random.integers(0, 256, (3, 4, *spec.observation_shape))
-            if spec.images
-            else random.normal(size=(3, 4, *spec.observation_shape))
-        )
-        np.save(f"{folder}.npy", values.astype(spec.observation_dtype))
-    command = [sys.executable, "-P", "-c", LOADED_ELSEWHERE, *(str(folder) for _, folder in found.values())]
+    FLAT.seed(1)
+    registered("Flat-v0", Given(FLAT, Discrete(3), [FLAT.sample() for _ in range(50)]))
+    runs = {"Pong": run_path("zoo:pong"), "running": train(parent / "running", RUNNING)}
+    runs |= {name: untrained(parent / f"run {name}", preset, **more) for name, (preset, more) in UNTRAINED.items()}
+    found = {name: Exported(run, parent / name, *played(run)) for name, run in runs.items()}
+    for run, folder, given, _ in found.values():
+        for more in (["--output", f"{folder}/keras"], ["--output", f"{folder}/onnx", "--format", "onnx"]):
+            assert main(["export", str(run), "--trust-imports", *more]) == 0
+        for step, inputs in enumerate(given):
+            np.savez(f"{folder}/given-{step}.npz", **inputs)
+    script = f"STEPS = {STEPS}\n{LOADED_ELSEWHERE}"
+    command = [sys.executable, "-P", "-c", script, *(str(one.folder) for one in found.values())]
     result = subprocess.run(command, cwd=parent, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    return found
+    yield found
+    gymnasium.registry.pop("Flat-v0")
 
 
-@pytest.mark.parametrize("name", ["pong", "cartpole", "running", *UNTRAINED])
-def test_an_exported_network_gives_the_same_elsewhere(name: str, exported: dict[str, tuple[Path, Path]]) -> None:
-    run, folder = exported[name]
-    assert json.loads((folder / "model.json").read_text()).keys() >= MADE_BY
-    policy, _ = policy_of(run)
-    state = tuple(tf.constant(part) for part in policy.first_state(4))
-    tolerance = {"rtol": 1e-4, "atol": 1e-5} if state else {"rtol": 1e-6, "atol": 1e-6}
-    with np.load(f"{folder}.npz") as loaded:
-        for step, observations in enumerate(np.load(f"{folder}.npy")):
-            output = policy.network(tf.constant(observations), state)
-            state = output.state
-            assert set(loaded) == set(output.heads)
-            for head, value in output.heads.items():
-                np.testing.assert_allclose(loaded[head][step], value, **tolerance)
-
-
-SIDES = {
-    "environment": {"id": "Sides-v0", "imports": ("sides",), "frame_skip": 1, "screen_size": None},
-    "network": {"name": "a3c_cnn", "recurrent": "lstm"},
-}
-LANDER = {"environment.options": {"continuous": True}, "network.observation_scaling": "running"}
-FLAT = {"arm": Dict({"joints": Box(-1, 1, (2, 3)), "grip": Discrete(2, start=3)}), "goal": MultiDiscrete([2, 4])}
-
-
-@pytest.mark.parametrize(
-    ("preset", "settings"),
-    [("pong", None), ("lunarlander", LANDER), ("cartpole", FLAT), ("images", SIDES)],
-    ids=["Pong", "continuous LunarLander", "a flat Dict", "an LSTM on an image in a Dict"],
-)
-def test_a_graph_of_onnx_gives_what_the_run_s_own_network_gives(preset: str, settings: Any, tmp_path: Path) -> None:
-    """On 100 observations of random play, one after another, with the state of a memory as inputs and outputs."""
-    if settings is FLAT:
-        space = Dict(FLAT)
-        space.seed(1)
-        registered("Flat-v0", Given(space, Discrete(3), [space.sample() for _ in range(50)]))
-        settings = {"environment.id": "Flat-v0"}
-    run = Path(f"zoo:{preset}") if settings is None else untrained(tmp_path / "run", preset, **settings)
-    arguments = f"export {run} --format onnx --trust-imports --output {tmp_path / 'onnx'}"
-    assert main(arguments.split()) == 0
-    policy, _ = policy_of(run_path(str(run)))
-    config = policy.method.config
-    described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
-    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
-    types = {"float32": "tensor(float)", "uint8": "tensor(uint8)"}
+@pytest.mark.parametrize("name", ["Pong", "running", *UNTRAINED])
+def test_an_exported_network_gives_the_same_elsewhere(name: str, exported: dict[str, Exported]) -> None:
+    """As Keras layers, as a SavedModel and as a graph of ONNX, with the state of a memory as inputs and outputs."""
+    folder, given, expected = exported[name][1:]
+    description = json.loads((folder / "onnx" / "model.json").read_text())
+    assert description.keys() >= {"command", "created", "revision", "versions", "hardware"}
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+    types = {"float32": "tensor(float)", "uint8": "tensor(uint8)", "bool": "tensor(bool)"}
+    tensors = description["inputs"]["tensors"]
+    assert tensors.keys() == given[0].keys()
     assert {x.name: (x.shape[1:], x.type) for x in session.get_inputs()} == {
-        name: (x["shape"][1:], types[x["dtype"]]) for name, x in described["tensors"].items()
+        name: (x["shape"][1:], types[x["dtype"]]) for name, x in tensors.items()
     }
-    environments = VectorEnvironment(config.environment, 2)
-    spec, random = environments.spec(), np.random.default_rng(0)
-    seen = environments.reset(1)
-    state = policy.first_state(2)
-    for _ in range(50):
-        output = policy.network(tf.constant(seen), tuple(map(tf.constant, state)))
-        given = dict(zip(("hidden", "cell"), state, strict=False))
-        if spec.parts is None:
-            given["observations"] = seen
-        else:
-            given |= {image.name: seen[:, at].reshape(-1, *image.shape) for image, at in spec.parts.image_bytes()}
-            given["vector"] = spec.parts.vectors(seen)
-        names = [x.name for x in session.get_outputs()]
-        found = dict(zip(names, session.run(names, given), strict=True))
-        for name, head in output.heads.items():
-            np.testing.assert_allclose(found[name], head, rtol=1e-5, atol=1e-5)
-        for name, part in zip(("hidden", "cell"), output.state, strict=False):
-            np.testing.assert_allclose(found[f"next_{name}"], part, rtol=1e-5, atol=1e-5)
-        state = tuple(part.numpy() for part in output.state)
-        seen = environments.step(random_actions(spec.actions, 2, random)).observations
-    environments.close()
-    if "Flat-v0" in gymnasium.registry:
-        gymnasium.registry.pop("Flat-v0")
-        assert described["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
+    if name == "a flat Dict":
+        assert description["inputs"]["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
+    with np.load(folder / "elsewhere.npz") as elsewhere:
+        for step, outputs in enumerate(expected):
+            onnx = dict(zip([x.name for x in session.get_outputs()], session.run(None, given[step]), strict=True))
+            for output, value in outputs.items():
+                tolerance = {"rtol": 1e-4, "atol": 1e-5}
+                for kind in ("keras", "saved model"):
+                    np.testing.assert_allclose(elsewhere[f"{kind} {step} {output}"], value, **tolerance)
+                state = output in ("hidden", "cell")
+                np.testing.assert_allclose(onnx[f"next_{output}" if state else output], value, **tolerance)
 
 
-def test_the_lines_of_the_page_play_an_episode_as_the_agent_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_of_the_page_play_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["export", "zoo:pong", "--format", "onnx", "--output", "export"]) == 0
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()

@@ -14,7 +14,7 @@ from written_runs import write_rows, written_run
 from launch.cli import main
 from launch.output import write_json
 from launch.results.report import RunReport, held_back, time_spent
-from shared.config import ActorConfig, RunConfig
+from shared.config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +136,7 @@ def test_what_held_a_run_back(stages: dict[str, float], learner: float, others: 
     assert all(words in line for line, words in zip(lines, expected, strict=True))
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_advice_is_for_the_settings_of_the_run(several: bool) -> None:
-    count = 2 if several else 1
-    rows = [row(10.0, 100.0, {"gradient": 60.0, "wait": 40.0}, 5.0)]
-    config = RunConfig(actor=ActorConfig(epochs=count, minibatches=count, calls_in_flight=count))
-    text = " ".join(held_back(time_spent(rows), rows, config))
-    assert "a smaller network" in text
-    assert ("fewer --actor.epochs" in text) == several
-    assert ("--actor.calls-in-flight 2 hides" in text) != several
-
-
-def test_faults_lags_bottlenecks_and_evaluations_are_shown_where_there_are_some(tmp_path: Path) -> None:
+def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
     point = {"agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25, "episodes": 3}
     for seed in (1, 2):
         row = {

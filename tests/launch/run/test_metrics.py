@@ -112,7 +112,7 @@ def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: 
     assert (reporting.latest is shown) == empty
 
 
-def test_an_interval_of_later_gradients_has_no_passes_and_no_cost_of_an_agent_step(cartpole: RunConfig) -> None:
+def test_an_interval_of_later_gradients_has_no_passes(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole)
     metrics = Metrics(learner)
     seconds = StageSeconds(0.1, 0.2, 0.3, 0.0, 0.0)
@@ -148,7 +148,7 @@ def test_the_documents_list_every_column() -> None:
     assert "own/NAME" in listed
 
 
-def test_a_message_is_logged_with_the_time_and_shown_once_also_where_the_log_cannot_be_written(tmp_path: Path) -> None:
+def test_a_message_is_logged_and_shown_once(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "no" / "such" / "folder"):
         messages = Messages(folder / "log.txt")
         messages.log("actor 3 joins")
@@ -164,7 +164,7 @@ def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold(
     assert told[100] == "dropped the 100th report for the reason too_old, of actor 7"
 
 
-def test_presets_learn_until_they_end_and_a_rate_that_ends_before_its_run_is_warned_of() -> None:
+def test_a_learning_rate_that_ends_before_its_run() -> None:
     for config in (preset.config for preset in PRESETS.values()):
         # Also where more frames are requested than the preset has.
         for frames in (config.total_frames, 2 * config.total_frames):

@@ -30,89 +30,71 @@ from launch.run.saving import (
 from shared.config import CheckpointConfig, RunConfig
 from shared.errors import ConfigurationError
 
-
-def keep_if_best(best: BestWeights, version: int, mean: float) -> None:
-    best.keep_if_best(version, np.full(3, mean, np.float32), mean, "evaluation")
+NAN, INF = float("nan"), float("inf")
 
 
-def best_weights(folder: Path) -> BestWeights:
-    return BestWeights(RunFolder(folder), lambda message: pytest.fail(message))
+@pytest.mark.parametrize(
+    ("offers", "kept"),
+    [
+        # A learner that died before its next checkpoint goes on with the best weights of the file.
+        ([(20.0, "evaluation"), None, (19.0, "evaluation"), (21.0, "evaluation")], [0, 0, 3]),
+        # Like is compared with like, and a confirmation says more than luck.
+        (
+            [
+                *((50.0, "training"), (10.0, "evaluation"), (9.0, "training")),
+                # A resume without evaluations is not held up by an old one.
+                *((60.0, "training"), (30.0, "evaluation"), (25.0, "evaluation")),
+                *((20.0, "confirmation"), (10.0, "another evaluation")),
+            ],
+            [0, 1, 1, 3, 4, 4, 6, 7],
+        ),
+        # Weights without a finite return are never the best.
+        ([(NAN, "confirmation"), (-5.0, "evaluation"), (INF, "evaluation"), (None, "confirmation")], [None, 1, 1, 1]),
+        # Weights that could not be written need not be beaten.
+        ([(10.0, "evaluation"), (18.0, "full disk"), (15.0, "evaluation")], [0, 0, 2]),
+    ],
+)
+def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are offered with a mean return and what measured it; their number is their version. None is a resume."""
+    said, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
+    best = BestWeights(RunFolder(tmp_path), said.append)
 
-
-def best_of(folder: Path) -> tuple[int, float, float]:
-    """Version, mean return, and the value that all its parameters have."""
-    with np.load(folder / "best.npz", allow_pickle=False) as best:
-        (value,) = set(best["parameters"].tolist())
-        return int(best["version"]), float(best["mean_return"]), value
-
-
-def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(tmp_path: Path) -> None:
-    keep_if_best(best_weights(tmp_path), 5, 20.0)
-    resumed = best_weights(tmp_path)
-    keep_if_best(resumed, 6, 19.0)
-    assert best_of(tmp_path) == (5, 20.0, 20.0)
-    keep_if_best(resumed, 7, 21.0)
-    assert best_of(tmp_path) == (7, 21.0, 21.0)
-
-
-def test_weights_need_not_beat_those_that_were_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    best, weights = BestWeights(RunFolder(tmp_path), said.append), np.ones(3, np.float32)
-
-    def disk_is_full(file: Path, **_: object) -> None:
-        file.write_bytes(b"half of it")
+    def disk_is_full(part: Path, **_: object) -> None:
+        part.write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    best.keep_if_best(1, 10 * weights, 10.0, "evaluation")
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", disk_is_full)
-        best.keep_if_best(2, 18 * weights, 18.0, "evaluation")
-    assert said == ["warning: the best weights could not be written: No space left on device; training goes on"]
-    assert [file.name for file in tmp_path.iterdir()] == ["best.npz"]
-    best.keep_if_best(3, 15 * weights, 15.0, "evaluation")
-    assert best_of(tmp_path) == (3, 15.0, 15.0)
+    for version, offer in enumerate(offers):
+        if offer is None:
+            best = BestWeights(RunFolder(tmp_path), said.append)
+            continue
+        mean, measure = offer
+        source = measure if measure in ("training", "another evaluation") else "evaluation"
+        with monkeypatch.context() as patch:
+            if measure == "full disk":
+                patch.setattr(np, "savez", disk_is_full)
+            parameters = np.full(3, version, np.float32)
+            best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
+        found.append(best_version(file))
+    assert found == kept
+    assert len(said) == any(offer and offer[1] == "full disk" for offer in offers)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["best.npz"]
 
 
-def test_like_is_compared_with_like_and_a_confirmation_says_more_than_luck(tmp_path: Path) -> None:
-    best, weights, kept = best_weights(tmp_path), np.ones(3, np.float32), []
-    for version, (mean, measure, surely) in enumerate(
-        [
-            (50.0, "training", False),
-            (10.0, "evaluation", False),
-            (9.0, "training", False),
-            # A resume without evaluations is not held up by an old one.
-            (60.0, "training", False),
-            (30.0, "evaluation", False),
-            (25.0, "evaluation", False),
-            (20.0, "evaluation", True),
-            (10.0, "another evaluation", False),
-        ]
-    ):
-        best.keep_if_best(version, weights, mean, measure, surely=surely)
-        with np.load(tmp_path / "best.npz", allow_pickle=False) as file:
-            kept.append(int(file["version"]))
-    assert kept == [0, 1, 1, 3, 4, 4, 6, 7]
-
-
-@pytest.mark.parametrize("mean", [None, float("nan"), float("inf")])
-@pytest.mark.parametrize("surely", [False, True])
-def test_weights_without_a_finite_return_are_never_the_best(tmp_path: Path, mean: float | None, surely: bool) -> None:
-    best, weights = best_weights(tmp_path), np.ones(3, np.float32)
-    best.keep_if_best(1, weights, mean, "evaluation", surely=surely)
-    assert not (tmp_path / "best.npz").exists()
-    keep_if_best(best, 2, 20.0)
-    best.keep_if_best(3, 30 * weights, mean, "evaluation", surely=surely)
-    keep_if_best(best, 4, 19.0)
-    assert best_of(tmp_path) == (2, 20.0, 20.0)
+def best_version(file: Path) -> int | None:
+    if not file.exists():
+        return None
+    with np.load(file, allow_pickle=False) as best:
+        assert set(best["parameters"].tolist()) == {float(best["version"])}
+        return int(best["version"])
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03"])
 def test_damaged_best_weights_are_replaced_by_any_others(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "best.npz").write_bytes(content)
-    best = best_weights(tmp_path)
-    keep_if_best(best, 4, -5.0)
-    keep_if_best(best, 5, -6.0)
-    assert best_of(tmp_path) == (4, -5.0, -5.0)
+    best = BestWeights(RunFolder(tmp_path), pytest.fail)
+    for version, mean in ((4, -5.0), (5, -6.0)):
+        best.keep_if_best(version, np.full(3, version, np.float32), mean, "evaluation")
+    assert best_version(tmp_path / "best.npz") == 4
 
 
 def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -255,24 +237,19 @@ def test_an_error_of_storage_is_one_line_and_leaves_no_part(tmp_path: Path, monk
     assert not (tmp_path / "fetched").exists()
 
 
-@pytest.mark.parametrize("key", ["../../outside.txt", "checkpoints/../../outside.txt"])
-def test_a_key_outside_of_the_folder_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = fsspec.filesystem("memory")
-    monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{key}"])
+@pytest.mark.parametrize("name", ["../../outside.txt", "checkpoints/../../outside.txt"])
+def test_a_file_outside_of_the_folder_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is a key of storage or a change of a learner's folder."""
+    files, folder = fsspec.filesystem("memory"), tmp_path / "run"
+    folder.mkdir()
+    for start, change in ((0, name), (1, name), (0, "/tmp/outside.txt")):
+        with pytest.raises(ValueError, match="outside of the run's folder"):
+            apply_changes(folder, Changes({"config.json": (0, b"{}"), change: (start, b"")}, {}))
+    monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{name}"])
     monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
     monkeypatch.setattr(files, "cat_file", lambda _name: b"written")
     with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
         fetch("memory://copy/evil", tmp_path / "runs" / "fetched")
-    assert list(tmp_path.rglob("*")) == []
-
-
-@pytest.mark.parametrize("name", ["../outside.txt", "a/../../outside.txt", "/tmp/outside.txt"])
-def test_changes_of_files_outside_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for changes in (Changes({"config.json": (0, b"{}"), name: (start, b"")}, {}) for start in (0, 1)):
-        with pytest.raises(ValueError, match="outside of the run's folder"):
-            apply_changes(folder, changes)
     assert list(tmp_path.rglob("*")) == [folder]
 
 
@@ -290,39 +267,26 @@ def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.Monke
         run_path("memory://urls/a")
 
 
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
 def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
+    """Only the new ends of files that grow are copied, and checkpoints that went are deleted."""
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         (folder / "checkpoints").mkdir(parents=True)
-    (here / "metrics.jsonl").write_text("1\n")
     (here / "checkpoints" / "update-2.index").write_text("two")
     (there / "checkpoints" / "update-1.index").write_text("one")
-    (there / ".lock").write_text("")
-    (there / "report.html").write_text("only here")
-    changes = changes_since(here, {})
-    apply_changes(there, changes)
-    assert sorted(str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()) == [
-        ".lock",
-        "checkpoints/update-2.index",
-        "metrics.jsonl",
-        "report.html",
-    ]
-    assert changes_since(here, changes.stamps) == Changes({}, changes.stamps)
-    with (here / "metrics.jsonl").open("a") as file:
-        file.write("2\n")
-    assert list(changes_since(here, changes.stamps).files) == ["metrics.jsonl"]
-
-
-def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
+    (there / ".lock").write_text("only here")
     grows = ("metrics.jsonl", "log.txt", "events.out.tfevents.1.host")
     for name in (*grows, "summary.json"):
         (here / name).write_text("one")
     first = changes_since(here, {}, tails=True)
     assert {start for start, _ in first.files.values()} == {0}
     apply_changes(there, first)
+    assert files_of(there) == files_of(here) | {".lock": "only here"}
+    assert changes_since(here, first.stamps, tails=True) == Changes({}, first.stamps)
     for name in (*grows, "summary.json"):
         with (here / name).open("a") as file:
             file.write(" two")
@@ -331,9 +295,7 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     for _ in range(2):
         # The second time stands for an attempt after one that failed on the way.
         apply_changes(there, changes)
-        assert {file.name: file.read_text() for file in there.iterdir()} == dict.fromkeys(
-            (*grows, "summary.json"), "one two"
-        )
+        assert files_of(there) == files_of(here) | {".lock": "only here"}
     # Written anew, and not added to; and cut.
     (here / "new").write_text("other, and longer")
     (here / "new").replace(here / "log.txt")
@@ -342,16 +304,9 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     assert again == {"log.txt": (0, b"other, and longer"), "metrics.jsonl": (0, b"on")}
 
 
-def test_unfinished_files_are_not_copied_and_files_with_similar_names_are(tmp_path: Path) -> None:
+def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
     copied = ["events.out.tfevents.1.box.partner.org.2.0.v2", "best.npz", "my.tmp.txt"]
     left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
     for name in (*copied, *left_out):
         (tmp_path / name).write_text("")
     assert set(changes_since(tmp_path, {}).files) == set(copied)
-
-
-@pytest.mark.parametrize("url", ["nowhere://bucket/run", "s3://bucket/run", "file:///proc/no/such/run"])
-def test_storage_that_cannot_be_written_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="--storage") as raised:
-        check_storage(url, new=True)
-    assert "\n" not in str(raised.value)

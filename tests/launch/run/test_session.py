@@ -1,7 +1,6 @@
 """Whole runs in one process: the account, resume, targets that an evaluation confirms, runs that do not end well."""
 
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,12 +38,6 @@ def interrupted_at(
     return run
 
 
-def test_another_seed_gives_other_parameters(cartpole: RunConfig, tmp_path: Path) -> None:
-    runs = (session(replace(cartpole, seed=seed), tmp_path / str(seed)) for seed in (1, 2))
-    first, other = (run.learner.snapshot().parameters for run in runs)
-    assert (first != other).any()
-
-
 def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConfig, tmp_path: Path) -> None:
     config = replace(cartpole, total_frames=700, learner=LearnerConfig(gradients_per_update=3, max_policy_lag=0))
     summary = session(config, tmp_path, actors=4).run()
@@ -72,9 +65,6 @@ def test_non_finite_returns_warn_once(cartpole: RunConfig, tmp_path: Path, monke
     assert summary["gradients_dropped"]["non_finite"] > 0
     lines = [message for message in messages_of(run) if "non_finite_returns" in message]
     assert len(lines) == 1
-    resumed = session(replace(config, total_frames=600), tmp_path, resume=True)
-    assert resumed.run()["non_finite_returns"] > summary["non_finite_returns"]
-    assert not [message for message in messages_of(resumed) if "non_finite_returns" in message]
 
 
 def test_actors_that_join_beyond_the_environments_warn_once(
@@ -85,20 +75,14 @@ def test_actors_that_join_beyond_the_environments_warn_once(
             return 4 - self.actors
 
     monkeypatch.setattr(worker_pool, "_CHECK_SECONDS", 0.0)
-    rollout = cartpole.actor.agent_steps_in_flight
-    config = replace(
-        cartpole, total_frames=700, actor=replace(cartpole.actor, total_environments=2 * cartpole.actor.environments)
-    )
+    of_one = cartpole.actor.environments
+    config = replace(cartpole, total_frames=700, actor=replace(cartpole.actor, total_environments=2 * of_one))
     run = session(config, tmp_path, executor=Growing)
     run.run()
-    lines = [message for message in messages_of(run) if "join" in message or "in flight" in message]
-    assert [line for line in lines if "joins" in line] == [f"actor {actor_id} joins" for actor_id in (1, 2, 3)]
-    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["agent_steps_in_flight"] == 4 * rollout
-    # All three may have joined before the first of them is logged.
-    (warning,) = (line for line in lines if "joins" not in line)
-    assert re.match(
-        rf"warning: [34] actors have \d+ environments in place of {2 * cartpole.actor.environments}, ", warning
-    )
+    messages = messages_of(run)
+    assert [f"actor {actor_id} joins" in messages for actor_id in (1, 2, 3)] == [True] * 3
+    (warning,) = (message for message in messages if message.startswith("warning: "))
+    assert f"environments in place of {2 * of_one}, " in warning
 
 
 def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -135,26 +119,6 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
     assert any("dropped 2 gradients" in message for message in messages_of(after)) is not kept
 
 
-def test_an_interrupt_drops_an_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
-    config = replace(
-        cartpole,
-        executor="inline",
-        evaluation=EvaluationConfig(every_frames=100, episodes=1, environments=1),
-    )
-
-    class Interrupting(InlineExecutor):
-        def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
-            run.interrupt()
-            super().publish_evaluated(snapshot)
-
-    run = session(config, tmp_path, 2, Interrupting)
-    stopped = run.run()
-    assert (stopped["status"], stopped["evaluation"]) == ("interrupted", None)
-    # A resume has none before the next one is due.
-    longer = replace(config, total_frames=stopped["frames"] + 40)
-    assert session(longer, tmp_path, actors=2, resume=True).run()["evaluation"] is None
-
-
 def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def close(_: InlineExecutor) -> None:
         raise RuntimeError("the environment's server\nis gone")
@@ -169,6 +133,53 @@ def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, m
         "warning: the actors could not be ended: RuntimeError: the environment's server is gone; the run is saved"
     ]
     assert session(config, tmp_path, resume=True).learner.version == summary["updates"]
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+UNWRITTEN = {
+    "summary.json could not be written": "launch.run.session.write_json",
+    "metrics could not be written": "launch.run.metrics.append_line",
+    "order.txt could not be written": "launch.loop.trace.TraceWriter.add",
+    "the best weights could not be written": "numpy.savez",
+    "TensorBoard: ": "tensorflow.summary.create_file_writer",
+}
+
+
+@pytest.mark.parametrize("warning", UNWRITTEN)
+def test_a_full_disk_is_one_warning(
+    warning: str, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UNWRITTEN[warning], full_disk)
+    config = replace(cartpole, total_frames=3_000, record_arrivals=str(tmp_path / "order.txt"))
+    run = session(config, tmp_path / "run")
+    assert run.run()["status"] == "frames_reached"
+    (line,) = (message for message in messages_of(run) if message.startswith("warning: "))
+    assert warning in line
+    assert "No space left on device" in line
+
+
+def test_a_full_disk_costs_checkpoints(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(cartpole, total_frames=600, checkpoint=CheckpointConfig(every_frames=100, every_seconds=1e9))
+    save, tried = tf.train.CheckpointManager.save, []
+
+    def full_after_two(manager: tf.train.CheckpointManager, checkpoint_number: int) -> str:
+        tried.append(checkpoint_number)
+        if len(tried) > 2:
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+        return save(manager, checkpoint_number)
+
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", full_after_two)
+    run = session(config, tmp_path)
+    assert run.run()["status"] == "frames_reached"
+    events = run.view().events
+    warnings = [event for event in events if isinstance(event, Message) and event.text.startswith("warning: ")]
+    assert len(warnings) == len(tried) - 2 > 1
+    assert [event.update for event in events if isinstance(event, Saved)] == tried[:2]
+    monkeypatch.undo()
+    assert session(config, tmp_path, resume=True).learner.version == tried[1] > tried[0]
 
 
 def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,32 +218,7 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
     assert all(5 < row["agent_steps_per_second"] <= 7.5 for row in rows)
 
 
-def test_a_full_disk_costs_a_checkpoint(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(cartpole, total_frames=600, checkpoint=CheckpointConfig(every_frames=100, every_seconds=1e9))
-    write, tried = tf.train.Checkpoint._write, []
-
-    def full_disk(self: tf.train.Checkpoint, path: str, **options: object) -> str:
-        tried.append(path)
-        if len(tried) > 2:
-            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-        return write(self, path, **options)
-
-    monkeypatch.setattr(tf.train.Checkpoint, "_write", full_disk)
-    run = session(config, tmp_path)
-    summary = run.run()
-    assert summary["status"] == "frames_reached"
-    assert summary["updates"] > 20
-    events = run.view().events
-    saved = [event.update for event in events if isinstance(event, Saved)]
-    messages = [event.text for event in events if isinstance(event, Message) and event.text.startswith("warning: ")]
-    assert len(messages) == len(tried) - 2 > 1
-    assert re.match(r"warning: checkpoint of update \d+ could not be written: ", messages[0])
-    assert messages[0].endswith("No space left on device; training goes on")
-    monkeypatch.undo()
-    assert session(config, tmp_path, resume=True).learner.version == saved[1] > saved[0]
-
-
-def test_what_a_dead_learner_had_taken_in_since_its_checkpoint_is_counted(cartpole: RunConfig, tmp_path: Path) -> None:
+def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
     saved = session(replace(cartpole, total_frames=500), tmp_path).run()
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
@@ -245,13 +231,6 @@ def test_what_a_dead_learner_had_taken_in_since_its_checkpoint_is_counted(cartpo
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
     summary = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3)).run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
-
-
-def test_a_summary_that_cannot_be_written_is_a_warning(cartpole: RunConfig, tmp_path: Path) -> None:
-    (tmp_path / "summary.json").mkdir()
-    run = session(replace(cartpole, total_frames=10), tmp_path)
-    assert run.run()["status"] == "frames_reached"
-    assert messages_of(run)[-1] == "warning: summary.json could not be written: Is a directory"
 
 
 MARK = 15.0

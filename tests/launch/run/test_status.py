@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -25,17 +25,15 @@ from launch.output import write_json
 from launch.presets import PRESETS
 from launch.run.events import Progress
 from launch.run.folder import (
-    Holder,
     RunFolder,
     WeightsName,
     agent_steps_learned,
     holder_of,
-    is_resumable,
     lock_folder,
 )
 from launch.run.lookup import discard_if_empty, new_run_dir, newest_run, run_folders, run_path
 from launch.run.metrics import row_values
-from launch.run.summary import RunCounts, reached_limit, run_status, why_it_goes_on
+from launch.run.summary import reached_limit, run_status, why_it_goes_on
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array
@@ -65,12 +63,6 @@ def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monk
     # The first try meets the look, which is over by the second.
     monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
     lock_folder(tmp_path).close()
-
-
-def test_the_holder_of_an_older_version_is_not_known(tmp_path: Path) -> None:
-    with lock_folder(tmp_path):
-        (tmp_path / ".lock").write_text("")
-        assert holder_of(tmp_path) == Holder(None, None)
 
 
 def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +193,6 @@ def test_a_finished_run_trains_nothing_and_names_its_limit(tmp_path: Path, capsy
     assert json.loads((run / "summary.json").read_text())["frames"] >= 2_000
 
 
-def test_what_is_restored_is_what_was_saved_and_new_counts_come_on_top() -> None:
-    saved = RunCounts(12.5, 4.0, 40, 2, 3, 1, 120)
-    earlier = RunCounts.restored(asdict(saved) | {"next_actor_id": 9})
-    assert earlier == saved
-    now = earlier + RunCounts(elapsed_seconds=0.5, startup_seconds=1.0, messages=2, rollouts_lost=1)
-    assert now == RunCounts(13.0, 5.0, 42, 2, 4, 1, 120)
-
-
 @pytest.mark.usefixtures("working_folder")
 def test_runs_of_one_second_have_folders_of_their_own() -> None:
     meet = threading.Barrier(8)
@@ -253,14 +237,6 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(ConfigurationError, match=f"go on with it: --resume {tmp_path}"):
         RunFolder(tmp_path).check_free()
-
-
-@pytest.mark.parametrize(("file", "resumable"), [("config.json", True), ("seeds.json", True), ("other.json", False)])
-def test_runs_and_several_seeds_are_resumed_and_other_folders_are_not(
-    tmp_path: Path, file: str, *, resumable: bool
-) -> None:
-    (tmp_path / file).write_text("{}")
-    assert is_resumable(tmp_path) is resumable
 
 
 SMALL = f"--executor inline --actors 1 --actor.environments 2 --actor.unroll-length 4 {UNTIL_FRAMES}"

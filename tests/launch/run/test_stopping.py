@@ -43,7 +43,7 @@ def gone_on(returns: TrainingReturns) -> TrainingReturns:
     return restored
 
 
-def test_the_last_100_count_once_every_environment_of_every_actor_has_ended_an_episode() -> None:
+def test_the_last_100_count_once_every_environment_has_ended_an_episode() -> None:
     returns = TrainingReturns()
     reported(returns, (0, 0))
     assert not count(returns, 100, actors=2), "one actor has not reported"
@@ -352,7 +352,7 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
     assert evaluation_line(entry) == "no mean return over 4 episodes: not all returns are finite"
 
 
-def test_a_crossing_comes_after_the_evaluation_under_way_and_before_a_regular_one() -> None:
+def test_a_crossing_comes_before_a_regular_evaluation() -> None:
     said, requests = list[str](), list[str]()
     config = EvaluationConfig(every_frames=100, policy="greedy")
     evaluations = Evaluations(config, ReturnTarget(18.0, "training"), said.append)
@@ -404,7 +404,7 @@ def lost_games(generator: np.random.Generator, share: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("share", [None, 0.02, 0.06, 0.15])
-def test_the_error_rates_of_a_verdict_before_all_episodes_are_those_that_are_documented(share: float | None) -> None:
+def test_an_early_verdict_has_the_documented_error_rates(share: float | None) -> None:
     """Where they are largest: the mean is at the target."""
     generator, runs = np.random.default_rng(1), 4_000
     early, wrongly_reached, wrongly_missed = 0, 0, 0

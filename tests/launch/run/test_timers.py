@@ -3,7 +3,7 @@
 from launch.run.timers import Timer, Timers
 
 
-def test_an_interval_ends_by_seconds_or_by_frames_and_begins_when_its_action_has_ended() -> None:
+def test_an_interval_ends_by_seconds_or_by_frames() -> None:
     now, called = [100.0, 1_000], list[tuple[float, str]]()
 
     def save() -> None:

@@ -76,18 +76,14 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("--kind d", "--kind d: must be a, b or c"),
         ("--environment.no-greyscale=1", "--environment.greyscale 1: must be True or False"),
         ("--steps", "--steps: its value is missing"),
-        ("--steps --fast", "--steps: its value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
-        ("--learning-rate 1", "--learning-rate: there is no such option; did you mean --optimizer.learning-rate?"),
         ("--lern-rate 1", "--lern-rate: there is no such option; did you mean --optimizer.learning-rate?"),
-        ("--hiden-sizes 8", "--hiden-sizes: there is no such option; did you mean --network.hidden-sizes?"),
         (
             "--environments 4",
             "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
         ),
         ("--evaluation.x 1", "--evaluation.x: there is no such option; there are --evaluation.every-frames, "),
-        (f"--folder {'x' * 300}", f"--folder {'x' * 300}: cannot be reached: File name too long"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),
     ],
@@ -133,10 +129,8 @@ def test_the_last_of_several_counts() -> None:
     ("form", "value"),
     [
         ("--{}", True),
-        ("--{}=true", True),
         ("--{}=False", False),
         ("--no-{}", False),
-        ("--no-{}=True", False),
         ("--no-{}=false", True),
     ],
 )
@@ -147,7 +141,7 @@ def test_a_flag_may_be_given_its_value(form: str, value: bool) -> None:
     assert typed(of_group.format("fire-on-reset")) == typed(of_group.format("fire_on_reset")) == settings
 
 
-def test_options_of_an_environment_are_numbers_and_truth_values_where_they_look_so() -> None:
+def test_options_of_an_environment_are_read_by_their_looks() -> None:
     options = typed(
         "--environment.options length 5 tiny -1e-3 render False --environment.options.max-size=9 "
         "--environment.options slippery true name 4x4 size 40k id 1,000 map 8_8"

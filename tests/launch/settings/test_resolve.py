@@ -33,7 +33,7 @@ def update_of(config: RunConfig) -> float:
 
 
 @pytest.mark.parametrize("preset", DIVIDED)
-def test_the_number_of_actors_changes_neither_the_steps_in_flight_nor_an_update(preset: str) -> None:
+def test_the_number_of_actors_changes_no_update(preset: str) -> None:
     config = PRESETS[preset].config
     total, unroll_length = config.actor.total_environments, config.actor.unroll_length
     for actors in range(1, 65):
@@ -64,9 +64,7 @@ def test_cores_minus_one_use_nearly_all_environments() -> None:
 
 @pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
 @pytest.mark.parametrize("changed", [{"network.recurrent": "lstm"}, {"actor.epochs": 3}, {"actor.unroll_length": 20}])
-def test_with_a_memory_other_epochs_or_unroll_lengths_an_update_keeps_its_agent_steps(
-    preset: str, changed: dict[str, object]
-) -> None:
+def test_changed_settings_keep_the_agent_steps_of_an_update(preset: str, changed: dict[str, object]) -> None:
     config = with_settings(PRESETS[preset].config, changed)
     for actors in (1, 2, 3, 8, 12, 16, 32, 64):
         run = resolved(config, actors)
