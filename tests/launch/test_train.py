@@ -295,6 +295,17 @@ def test_a_hangup_outside_of_training() -> None:
         send(signal.SIGHUP)
 
 
+def test_a_hangup_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.training():
+            send(signal.SIGHUP)
+            assert not interrupts.requested
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("outlives", [True, False])
 def test_children_outlive_a_hangup_where_they_are_told_to(outlives: bool) -> None:
     with blocked(signal.SIGHUP) if outlives else nullcontext():
