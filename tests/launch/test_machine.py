@@ -99,6 +99,10 @@ def test_actors_beside_the_learner(
         machine.thread_budget(RunConfig(actors=9))
 
 
+def test_cores_that_actors_leave_free() -> None:
+    assert [machine.automatic_actors(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 3, 3, 15]
+
+
 def run_python(script: str, *, shell: str = "", environment: dict[str, str] | None = None) -> str:
     """Run a script with the project on the path. `shell` are redirections. Returns what was printed."""
     ended = subprocess.run(

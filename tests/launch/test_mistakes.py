@@ -34,6 +34,7 @@ MISTAKES = {
     "train --resume no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
     "train pong --resume no-such-folder": "PRESET pong: --resume no-such-folder has its settings",
     "train --stop-measure evaluation": "needs evaluations",
+    "train cartpole --environment.import shared": "--environment.import shared: is the name of a package",
     "train pong --environment.id CartPole-v1": "preset pong is made for ALE/Pong-v5: start from cartpole",
     "train cartpole --environment.id ALE/Seaquest-v5": "preset cartpole is made for CartPole-v1: start from atari",
     "help bench scalng": "unknown command bench scalng, did you mean bench scaling?",

@@ -199,6 +199,12 @@ def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "curve.png").is_file()
 
 
+def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(tmp_path: Path, refused: Callable[[str], str]) -> None:
+    written_run(tmp_path, [{"frames": 5}])
+    assert "no training episode has ended, so that" in refused(f"plot {tmp_path}")
+    assert "--y nothing: " in refused(f"plot {tmp_path} --y nothing")
+
+
 def test_plots_of_several_runs_go_into_their_common_folder(
     cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

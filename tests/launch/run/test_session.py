@@ -38,6 +38,12 @@ def interrupted_at(
     return run
 
 
+def test_another_seed_gives_other_parameters(cartpole: RunConfig, tmp_path: Path) -> None:
+    runs = (session(replace(cartpole, seed=seed), tmp_path / str(seed)) for seed in (1, 2))
+    first, other = (run.learner.snapshot().parameters for run in runs)
+    assert (first != other).any()
+
+
 def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConfig, tmp_path: Path) -> None:
     config = replace(cartpole, total_frames=700, learner=LearnerConfig(gradients_per_update=3, max_policy_lag=0))
     summary = session(config, tmp_path, actors=4).run()
