@@ -300,9 +300,9 @@ def test_a_confirmed_crossing_stops_a_run(rollouts: RunConfig, tmp_path: Path, m
         assert crossing["evaluation_mean_return"] == mean
     for unit in ("agent_steps", "frames", "seconds"):
         assert 0 < first[unit] < confirmed[unit]
-    # The first took 400 agent steps: half as many new ones, and twice as many of training.
+    # The first took 400 agent steps: half as many new ones, and as many of training.
     assert confirmed["agent_steps"] - first["agent_steps"] >= 200
-    assert summary["agent_steps_sampled"] >= confirmed["agent_steps"] >= 800
+    assert summary["agent_steps_sampled"] >= confirmed["agent_steps"] >= 400
     assert summary["evaluation_agent_steps"] == 800
     assert 0 < summary["evaluation_seconds"] < summary["wall_seconds"]
     evaluation = summary["evaluation"]

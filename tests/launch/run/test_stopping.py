@@ -138,7 +138,7 @@ def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
     assert (target.first.mean_return_100, target.first.recent_return) == (12.5, 18.1)
 
 
-def test_failed_confirmations_take_half_of_the_agent_steps_of_training() -> None:
+def test_after_a_failed_confirmation_the_next_one_waits() -> None:
     """Ten agent steps an episode. The first takes 300 after 1,700 of training: 150 new ones are half as many."""
     target = ReturnTarget(18.0, "training")
     assert requested(target, at(170, 18.2))
@@ -146,13 +146,25 @@ def test_failed_confirmations_take_half_of_the_agent_steps_of_training() -> None
     assert target.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
     assert not requested(target, at(184, 18.9))
     assert requested(target, at(185, 18.4))
-    # With 900 more it is 1,200, of 2,400.
+    # With 900 more it is 1,200: half of 2,400, for the latest rewards.
     assert not ended(target, 17.0, at(185, 18.4), 900)
-    assert not requested(target, at(239, 18.9))
-    assert requested(target, at(240, 18.4))
-    assert ended(target, 18.7, at(240, 18.4))
-    assert (target.first.update, target.confirmed.update) == (170, 240)
+    assert not requested(target, at(229, 18.9))
+    assert not requested(target, at(239, 17.0)._replace(recent_return=20.0))
+    assert requested(target, at(230, 18.4))
+    assert ended(target, 18.7, at(230, 18.4))
+    assert (target.first.update, target.confirmed.update) == (170, 230)
     assert target.confirmed.evaluation_mean_return == 18.7
+
+
+def test_failed_confirmations_take_at_most_the_agent_steps_of_training() -> None:
+    target = ReturnTarget(18.0, "training")
+    assert requested(target, at(170, 18.2))
+    assert not ended(target, 14.92, at(170, 18.2), 600)
+    assert requested(target, at(200, 18.2))
+    assert not ended(target, 14.92, at(200, 18.2), 1_800)
+    # Half of 1,800 are over after 2,900.
+    assert not requested(target, at(289, 18.2))
+    assert requested(target, at(290, 18.2))
 
 
 def test_a_regular_evaluation_confirms_no_training_return() -> None:
@@ -199,7 +211,8 @@ def test_a_mark_goes_on_from_a_checkpoint() -> None:
     assert not requested(waiting, at(184, 18.0))
     assert requested(waiting, at(185, 18.0))
     assert not ended(waiting, 10.0, at(185, 18.0), 900)
-    assert not requested(waiting, at(239, 18.0)), "it counts those of before"
+    latest = at(239, 17.0)._replace(recent_return=18.0)
+    assert not requested(waiting, latest), "it counts those of before"
     other = ReturnTarget(19.0, "training")
     other.restore(failed)
     assert other.first is None
