@@ -85,7 +85,7 @@ def masked_rollout() -> RolloutTensors:
     )
 
 
-def test_loss_entropy_and_gradient_equal_the_arithmetic_over_allowed_actions(cartpole: RunConfig) -> None:
+def test_loss_and_gradient_over_allowed_actions(cartpole: RunConfig) -> None:
     config = replace(
         cartpole, environment=PICKY, method=MethodConfig(entropy_cost=0.1, value_cost=0.5, reduction="sum")
     )
@@ -218,7 +218,7 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(monkeypatch: pyt
         environment_spec(config, trial=True)
 
 
-def test_what_ends_an_episode_may_allow_nothing_but_not_what_truncates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_terminated_episode_may_allow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value of a truncated episode's last observation is bootstrapped from what would be allowed."""
 
     def third_step(mask: Any, ends: str) -> StepResult:

@@ -98,7 +98,7 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
 
 
 @pytest.mark.parametrize("noise", [None, "independent", "spherical", "state_dependent"])
-def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_is_reused(
+def test_actions_of_reused_rollouts_have_values_and_log_probs(
     noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest
 ) -> None:
     config = cartpole
@@ -124,7 +124,7 @@ def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_the_weight_of_the_entropy_falls_in_a_straight_line_with_the_frames(cartpole: RunConfig, epochs: int) -> None:
+def test_the_entropy_cost_falls_linearly_with_the_frames(cartpole: RunConfig, epochs: int) -> None:
     config = replace(
         cartpole,
         actor=ActorConfig(environments=2, unroll_length=8, epochs=epochs),

@@ -113,7 +113,7 @@ def test_rewards_are_normalised_by_the_factor_of_the_weights() -> None:
     assert builder(1).return_moments is None
 
 
-def test_before_the_first_report_rewards_are_normalised_by_the_actor_itself() -> None:
+def test_the_first_rewards_are_normalised_by_the_actor_itself() -> None:
     rollouts = builder(2, clip_rewards=False, normalise_rewards=True)
     first = fill(rollouts, step((100.0,)), step((-50.0,)))
     returns = [100.0, 0.9 * 100.0 - 50.0]
@@ -130,7 +130,7 @@ def test_before_the_first_report_rewards_are_normalised_by_the_actor_itself() ->
     np.testing.assert_array_equal(fill(rollouts, step((6.0,)), step((-30.0,))).rewards[:, 0], [3.0, -10.0])
 
 
-def test_numbers_of_the_environment_are_those_of_the_steps_that_end_an_episode() -> None:
+def test_info_is_of_the_steps_that_end_an_episode() -> None:
     rollouts = builder(3)
     nothing, one, two = ({"success": np.array([value])} for value in (np.nan, 1.0, 2.0))
     ends = {"terminated": (True,)}
@@ -186,7 +186,7 @@ def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationResult:
     return result
 
 
-def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong: RunConfig) -> None:
+def test_greedy_play_from_one_start_is_one_game(pong: RunConfig) -> None:
     environment = EnvironmentConfig(max_noops=0, max_episode_frames=200)
     network = NetworkConfig(centre_observations=False)
     config = replace(pong, environment=environment, network=network)
@@ -251,7 +251,7 @@ def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig
     assert not set(np.concatenate([part.games for part in parts])) & set(np.concatenate([part.games for part in again]))
 
 
-def test_the_starts_of_an_evaluation_do_not_depend_on_the_number_of_actors(cartpole: RunConfig) -> None:
+def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> None:
     """All weights 0: greedy episodes differ by their starts only."""
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3, policy="greedy"))
     whole = evaluate(config, weight=0.0)

@@ -143,7 +143,7 @@ def test_later_gradients_are_at_the_newest_weights(cartpole: RunConfig, monkeypa
     assert report.statistics["approximate_kl"] > 0.0
 
 
-def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_chosen(cartpole: RunConfig) -> None:
+def test_the_first_action_keeps_the_probability_of_its_choice(cartpole: RunConfig) -> None:
     config = reused(replace(cartpole, method=MethodConfig(name="next_actions")), 2, 1, unroll_length=3)
     actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
     # With the same weights all along, no action has become more or less probable.
@@ -208,7 +208,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
     assert len(ahead) > 5
 
 
-def test_a_target_network_that_comes_while_an_actor_plays_ahead_is_kept() -> None:
+def test_a_target_network_is_kept_while_an_actor_plays_ahead() -> None:
     config = replace(Q_LEARNING, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
     first = make_actor(config)
@@ -284,7 +284,7 @@ def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
     ],
     ids=["q_learning", "state_dependent_noise in minibatches", "lstm, standardised"],
 )
-def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(config: RunConfig) -> None:
+def test_shared_graphs_change_no_bit(config: RunConfig) -> None:
     config = replace(config, actor=replace(config.actor, unroll_length=2))
     old, new = snapshots(config)
     # Each actor with graphs of its own takes a second: three share the graphs, and two of them are compared.
@@ -306,9 +306,7 @@ def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(c
 
 @pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
 @pytest.mark.usefixtures("none_ahead")
-def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_returns_are_at_the_weights_of_the_gradient(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(config, actor=replace(config.actor, epochs=2, fresh_gradients=True))
     old, new = snapshots(config)
     rollouts, actor = recording(monkeypatch), make_actor(config)
@@ -327,7 +325,7 @@ def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 @pytest.mark.usefixtures("none_ahead")
-def test_advantages_are_standardised_by_the_moments_that_came_with_the_weights(minibatches: int) -> None:
+def test_advantages_are_standardised_by_the_moments_of_the_weights(minibatches: int) -> None:
     config = replace(
         CARTPOLE,
         actor=replace(CARTPOLE.actor, epochs=2, minibatches=minibatches, fresh_gradients=True),
@@ -388,7 +386,7 @@ def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself(mean: float, de
     np.testing.assert_allclose(found, (exact - exact.mean()) / exact.std(), rtol=1e-4, atol=1e-5)
 
 
-def test_small_rollouts_are_standardised_by_the_moments_of_the_last_ones_too() -> None:
+def test_small_rollouts_are_standardised_with_the_last_ones() -> None:
     mask = np.ones((4, 1), np.float32)
     first = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     found, before = losses.standardised_by_recent(first, mask, np.zeros(3))

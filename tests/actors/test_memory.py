@@ -31,7 +31,7 @@ def played(config: RunConfig, rollouts: list[Rollout], count: int) -> tuple[Poli
 
 
 @pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
-def test_the_state_goes_through_the_rollout_into_the_next_and_starts_anew_after_an_episode(
+def test_the_state_goes_on_into_the_next_rollout(
     method: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sarsa chooses the first action of the next rollout with the last state of this one."""

@@ -183,7 +183,7 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_it_saves_before_the_time_limit_goes_back_to_the_queue_and_goes_on(job: Job) -> None:
+def test_a_job_is_saved_requeued_and_resumed(job: Job) -> None:
     code, output = job.signalled(signal.SIGUSR1, "learns")
     assert code == 0, output
     run = job.file("runs/slurm-17")

@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -23,33 +22,20 @@ _AT_THE_TERMINAL = (
 
 
 class Terminal:
-    """Runs a command as the foreground of a new terminal. Use as a context: what still runs then is killed.
+    """Runs a command as the foreground of a new terminal. Use as a context: what still runs then is killed."""
 
-    Signals of `ignoring` are ignored from the start, as nohup ignores SIGHUP; None in `environment` unsets a variable.
-    """
-
-    def __init__(
-        self,
-        command: list[str],
-        ignoring: tuple[signal.Signals, ...] = (),
-        columns: int = 80,
-        rows: int = 24,
-        *,
-        environment: Mapping[str, str | None] | None = None,
-    ) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self._master, terminal = pty.openpty()
-        self.resize(columns, rows)
+        ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         # pytest-xdist gives its processes a size in their environment, which would come before that of the terminal.
-        own = {"TERM": "xterm-256color", "COLUMNS": None, "LINES": None}
-        variables: dict[str, str | None] = {**os.environ, **own, **(environment or {})}
-        setup = "import signal; " + "".join(f"signal.signal({int(kind)}, signal.SIG_IGN); " for kind in ignoring)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", setup + _AT_THE_TERMINAL, *command],
+            [sys.executable, "-c", _AT_THE_TERMINAL, *command],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-            env={name: value for name, value in variables.items() if value is not None},
+            env=inherited | {"TERM": "xterm-256color"} | (environment or {}),
         )
         os.close(terminal)
         self.output = ""
@@ -84,9 +70,6 @@ class Terminal:
         """Whether the command has left the alternate screen, and shows the cursor."""
         last = self.output.rfind
         return last("\x1b[?1049l") >= last("\x1b[?1049h") and last("\x1b[?25h") >= last("\x1b[?25l")
-
-    def resize(self, columns: int, rows: int) -> None:
-        ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def settings(self) -> list:
         return termios.tcgetattr(self._master)

@@ -255,7 +255,7 @@ def test_a_process_that_computes_chooses_its_kernels(kind: str, fakes: dict[str,
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
-def test_a_process_that_another_one_started_chooses_kernels_for_its_own_network(fakes: dict[str, str]) -> None:
+def test_a_started_process_chooses_kernels_for_its_own_network(fakes: dict[str, str]) -> None:
     started = """
 import os
 from launch.tensorflow_setup import kernels, prepare_tensorflow

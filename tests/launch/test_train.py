@@ -266,7 +266,7 @@ def test_only_a_second_interrupt_from_the_keyboard_leaves(first: signal.Signals)
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_signal_that_comes_while_another_is_handled_does_not_wait_for_it(kind: signal.Signals) -> None:
+def test_a_signal_within_the_handler_of_another(kind: signal.Signals) -> None:
     """A closed terminal and its shell send two within microseconds: the second may meet any line of the first."""
 
     def meet(_frame: object, event: str, _function: object) -> None:

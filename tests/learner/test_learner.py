@@ -44,9 +44,7 @@ def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> Non
     assert learner.submit(report(10, version=2)).policy_lag == 1
 
 
-def test_dropped_gradients_and_returns_that_are_not_finite_are_counted_and_survive_a_checkpoint(
-    cartpole: RunConfig, tmp_path: Path
-) -> None:
+def test_the_account_of_non_finite_reports_survives_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
     learner = make_learner(cartpole, gradients_per_update=2)
     nan = np.full(5, np.nan, np.float32)
     learner.submit(report(1, returns=(3.0, float("nan"), 5.0)))
@@ -111,9 +109,7 @@ def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfi
     assert other.state() == learner.state()
 
 
-def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(
-    cartpole: RunConfig, tmp_path: Path
-) -> None:
+def test_the_reward_factor_is_of_all_accepted_returns(cartpole: RunConfig, tmp_path: Path) -> None:
     learner, returns = make_learner(cartpole), np.random.default_rng(0).normal(7.0, 4.0, (60, 1))
     assert learner.snapshot().reward_factor is None
     for sequence, part in enumerate((returns[:10], returns[10:]), start=1):
@@ -280,7 +276,7 @@ def test_sums_of_fewer_gradients_than_k_complete_an_update_together(cartpole: Ru
     np.testing.assert_allclose(before - learner.snapshot().parameters, 0.1 * (2 * 1.0 + 2 * 5.0) / 4, rtol=1e-5)
 
 
-def test_the_target_is_copied_before_a_sum_where_its_reports_crossed_the_interval(cartpole: RunConfig) -> None:
+def test_the_target_is_copied_before_a_sum(cartpole: RunConfig) -> None:
     """Reports of 10 agent steps, and an interval of 25: the third crosses it, before the update of the fourth."""
     learner = q_learner(cartpole, gradients_per_update=4)
     start = learner.snapshot().parameters.copy()
@@ -305,7 +301,7 @@ def test_the_target_is_copied_when_agent_steps_cross_a_multiple(cartpole: RunCon
     np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
 
 
-def test_without_a_target_network_there_is_neither_a_copy_nor_a_variable_of_it(cartpole: RunConfig) -> None:
+def test_without_a_target_network_there_is_no_copy(cartpole: RunConfig) -> None:
     method = MethodConfig(name="q_learning", target_network=False, target_interval_agent_steps=25)
     for learner in (make_learner(replace(cartpole, method=method)), make_learner(cartpole)):
         for sequence in range(1, 9):
@@ -343,7 +339,7 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
     assert account.episodes == 120
 
 
-def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_skip(cartpole: RunConfig) -> None:
+def test_frames_after_a_changed_frame_skip(cartpole: RunConfig) -> None:
     account = Account(cartpole)
     account.record(report(agent_steps=60), None, 0)
     assert account.learning_rate == account.learning_rate_at(60)

@@ -19,7 +19,7 @@ from shared.exploration import EpsilonGreedy, GaussianNoise, SphericalNoise, Sta
 from shared.networks import NetworkOutput
 
 
-def test_log_density_its_gradients_and_the_entropy_equal_the_closed_form() -> None:
+def test_the_gaussian_equals_its_closed_form() -> None:
     random = np.random.default_rng(0)
     mean, log_std, action = random.normal(size=(3, 4, 2))
     mean_t, log_std_t = (tf.constant(x, tf.float32) for x in (mean, log_std))
@@ -151,7 +151,7 @@ def test_choices_made_at_once_are_independent_of_each_other() -> None:
     np.testing.assert_array_equal(categorical_mode(logits, CHOICES), [[0, 0]] * 2)
 
 
-def test_sampled_choices_have_their_probabilities_and_nothing_to_do_with_each_other() -> None:
+def test_sampled_choices_are_independent() -> None:
     count = 20_000
     actions = categorical_sample(two_choices(count), tf.random.Generator.from_seed(1), CHOICES).numpy()
     assert (actions.shape, actions.dtype) == ((count, 2), np.int32)

@@ -282,7 +282,7 @@ def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "recurrent"), [("mlp", False), ("mlp", True), ("multi_input", False)])
-def test_weights_are_alike_in_every_process_and_running_moments_the_last(kind: str, recurrent: bool) -> None:
+def test_weights_are_alike_in_every_process(kind: str, recurrent: bool) -> None:
     one, other = (
         network(kind, recurrent=recurrent, trained=False, observation_scaling="running").variables for _ in range(2)
     )

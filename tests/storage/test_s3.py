@@ -111,7 +111,7 @@ def files_of(run: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", ".driver")}
 
 
-def test_a_run_goes_on_and_is_evaluated_from_its_copy_where_it_has_never_been(
+def test_a_run_goes_on_from_its_copy_elsewhere(
     programs: Path, server: MotoServer, variables: dict[str, str], tmp_path: Path
 ) -> None:
     first, other = tmp_path / "first", tmp_path / "other-machine"

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
 
 
-def test_the_example_of_the_document_finds_settings_and_scores_their_agent(tmp_path: Path) -> None:
+def test_the_example_of_the_document_finds_settings(tmp_path: Path) -> None:
     """With fewer frames and trials."""
     (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     for long, short in (("40_000", "6_000"), ("10_000", "2_000"), ("num_samples=4", "num_samples=2")):
@@ -50,7 +50,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         trial.stop()
 
 
-def test_a_trial_goes_on_from_the_checkpoint_of_another_one_with_its_own_settings(made: Any, tmp_path: Path) -> None:
+def test_a_trial_goes_on_from_the_checkpoint_of_another(made: Any, tmp_path: Path) -> None:
     first = made({"optimizer.learning_rate": 1e-3}, 10**9)
     row = first.train()
     while row["frames"] < 2_000:

@@ -49,7 +49,7 @@ def test_the_spec_of_a_game() -> None:
 
 @pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True)])
 @pytest.mark.parametrize("make", [environment_spec, lambda config: VectorEnvironment(config, 1)])
-def test_a_variant_of_a_game_that_is_registered_is_refused_and_never_played_as_another(
+def test_a_registered_variant_of_a_game_is_refused(
     make: Callable[[EnvironmentConfig], object], rule: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = {"game": "breakout", "frameskip": 1, "repeat_action_probability": 0.0, rule: value}

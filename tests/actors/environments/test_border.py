@@ -127,7 +127,7 @@ def test_values_of_another_kind_are_refused(space: gymnasium.Space, came: Any, l
     assert line in str(error.value)
 
 
-def test_a_dictionary_may_be_of_any_class_and_its_text_is_not_looked_at() -> None:
+def test_dictionaries_of_any_class() -> None:
     check = observation_check(Dict({"a": TWO, "word": Text(3)}))
     found = check(OrderedDict(word=None, a=[0, 1], more="more"))
     assert list(found) == ["a", "word"]
@@ -229,7 +229,7 @@ def test_an_error_in_the_first_steps_is_found_before_training(faulty: Any, monke
         environment_spec(config, trial=True)
 
 
-def test_info_that_nobody_asks_for_is_not_touched_and_the_rest_is_read_at_the_end(faulty: Any) -> None:
+def test_only_requested_info_is_read(faulty: Any) -> None:
     # Arrays of different lengths cannot be assembled.
     assert played(faulty(lambda: {"why": "crash"}, 4))[0].info == {}
     gymnasium.registry.pop("Faulty-v0")

@@ -39,7 +39,7 @@ def test_options_reach_the_environment_and_its_protocols() -> None:
     assert adapter.score_protocol(environment.spec()) == {"frames_per_agent_step": 1, "options": config.options}
 
 
-def test_an_action_is_repeated_and_its_rewards_are_summed_until_the_episode_ends() -> None:
+def test_rewards_of_repeated_actions_are_summed() -> None:
     every, third = (make_env(EnvironmentConfig(id="CartPole-v1", frame_skip=n)) for n in (1, 3))
     for environment in (every, third):
         environment.reset(seed=0)
@@ -168,7 +168,7 @@ def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, mo
     assert len({int(file.name) for file in tmp_path.iterdir() if file.name.isdecimal()} - {os.getpid()}) == 2
 
 
-def test_copies_in_processes_of_their_own_end_in_silence_when_their_parent_is_killed() -> None:
+def test_copies_end_in_silence_after_their_parent() -> None:
     script = (
         "import numpy as np, os, signal\n"
         "from actors.environments import VectorEnvironment\n"
@@ -260,7 +260,7 @@ def drawn_for(config: EnvironmentConfig, monkeypatch: pytest.MonkeyPatch) -> tup
     return seen, road.call_count
 
 
-def test_car_racing_looks_the_same_where_it_is_drawn_for_the_agents_looks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_car_racing_looks_the_same_with_fewer_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     preset = PRESETS["car-racing"].config.environment
     ends = f"{Ends.__module__}:Ends"
     plain, drawn = drawn_for(replace(preset, wrappers=(ends,)), monkeypatch)

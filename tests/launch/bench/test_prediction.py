@@ -35,7 +35,7 @@ def test_actors_share_the_cores_until_the_learner_is_full() -> None:
     assert saturation_actors(config(), 1e-3, 0.0499) == 4
 
 
-def test_more_actors_send_smaller_gradients_where_they_divide_the_environments() -> None:
+def test_more_actors_send_smaller_gradients() -> None:
     """The learner of `pong` is full sooner than by the gradients of the actors of this machine."""
     pong = PRESETS["pong"].config
     steps = {cores: agent_steps_per_gradient(resolved(pong, max(1, cores - 1))) for cores in (1, 64)}

@@ -52,7 +52,7 @@ def replaced(actor_id: int, reason: str, by: int) -> ChildEvent:
     return ChildEvent(0, Replaced(Failed(actor_id, reason), by))
 
 
-def test_a_sum_is_of_the_first_k_and_only_actors_that_reported_start_again() -> None:
+def test_a_sum_is_of_the_first_k() -> None:
     node = Node(actors=3, k=2)
     summed = node.collect(report(2, 1, 1.0, 2.0), report(1, 1, 10.0, 20.0))
     assert isinstance(summed, AggregatedReport)
@@ -63,7 +63,7 @@ def test_a_sum_is_of_the_first_k_and_only_actors_that_reported_start_again() -> 
     assert node.actors.tape == ["publish 8", "dispatch 1", "dispatch 3"]
 
 
-def test_a_sum_is_that_of_numpy_to_the_bit_and_leaves_the_gradients_alone() -> None:
+def test_a_sum_is_that_of_numpy_to_the_bit() -> None:
     gradients = np.random.default_rng(0).normal(size=(6, 100)).astype(np.float32)
     reports = [gradient_report(1 + n % 3, 1 + n // 3, gradient=gradient.copy()) for n, gradient in enumerate(gradients)]
     node = Node(actors=3, k=6)
@@ -76,7 +76,7 @@ def test_a_sum_is_that_of_numpy_to_the_bit_and_leaves_the_gradients_alone() -> N
         np.testing.assert_array_equal([one.gradient for one in reports], gradients)
 
 
-def test_weights_are_published_once_per_version_and_those_of_the_target_network_when_they_come() -> None:
+def test_weights_are_published_once_per_version() -> None:
     node = Node(actors=2, k=1)
     node.collect(report(1, 1, 1.0, 2.0), target=3)
     assert node.actors.tape == ["publish 7", "publish target 3", "dispatch 1", "dispatch 2"]
@@ -161,7 +161,7 @@ def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
     np.testing.assert_array_equal(summed.gradient, [4.0, 6.0])
 
 
-def test_too_many_in_a_row_that_are_not_finite_are_reported_without_waiting_for_k() -> None:
+def test_too_many_non_finite_gradients_in_a_row_are_reported() -> None:
     node = Node(actors=1, k=3, max_non_finite=2)
     bad = [report(1, n, NAN, 0.0) for n in (1, 2, 4, 5, 6)]
     summed = node.collect(*bad[:2], report(1, 3, 1.0, 1.0), *bad[2:])
@@ -170,7 +170,7 @@ def test_too_many_in_a_row_that_are_not_finite_are_reported_without_waiting_for_
     np.testing.assert_array_equal(summed.gradient, [1.0, 1.0])
 
 
-def test_actors_play_ahead_before_all_rollouts_and_one_rollout_a_call(cartpole: RunConfig) -> None:
+def test_actors_play_ahead_one_rollout_a_call(cartpole: RunConfig) -> None:
     """So that a run of many actors that is stopped meanwhile ends after one rollout of each."""
     config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
     executor = InlineExecutor(config, environment_spec(config.environment), 6)
@@ -194,7 +194,7 @@ def test_actors_play_ahead_before_all_rollouts_and_one_rollout_a_call(cartpole: 
 
 @pytest.mark.parametrize("minibatches", [1, 5])
 @pytest.mark.usefixtures("none_ahead")
-def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(minibatches: int, cartpole: RunConfig) -> None:
+def test_few_fresh_gradients_meet(minibatches: int, cartpole: RunConfig) -> None:
     """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
 
     Each of five over a fifth of a rollout takes a fifth of that. Their order changes, as that of processes does.

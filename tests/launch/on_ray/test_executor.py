@@ -61,7 +61,7 @@ def completed(executor: RayExecutor) -> tuple[int, int] | None:
     return completion.actor_id, completion.sequence
 
 
-def test_calls_of_an_actor_are_taken_in_order_though_a_later_one_is_ready(cartpole: RunConfig, ray: FakeRay) -> None:
+def test_calls_of_an_actor_are_completed_in_order(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 2)
     for actor_id in (0, 0, 1):
         executor.dispatch(actor_id)
@@ -77,7 +77,7 @@ def test_calls_of_an_actor_are_taken_in_order_though_a_later_one_is_ready(cartpo
     assert executor.calls_in_flight == 0
 
 
-def test_a_call_that_failed_counts_as_under_way_until_its_actor_is_removed(cartpole: RunConfig, ray: FakeRay) -> None:
+def test_a_failed_call_is_under_way_until_its_actor_is_removed(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 1)
     executor.dispatch(0)
     executor.dispatch(0)
@@ -132,7 +132,7 @@ class StallingProcess(ActorProcess):
         return Stalls()
 
 
-def test_an_exception_that_cannot_be_pickled_comes_as_a_line_with_its_place(cartpole: RunConfig) -> None:
+def test_an_exception_without_a_pickle_comes_as_a_line(cartpole: RunConfig) -> None:
     process = StallingProcess(cartpole, environment_spec(cartpole.environment), 0)
     with pytest.raises(CallFailedError) as raised:
         process.run(snapshot(1), None, None, None)

@@ -73,7 +73,7 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(more: str, 
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
 
 
-def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_path: Path) -> None:
+def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> None:
     """And files with the names of our packages, where the user stands, do not break what Ray starts."""
     write_namesakes(tmp_path)
     run, repetition = tmp_path / "ray", tmp_path / "inline"
@@ -135,7 +135,7 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
-def test_an_evaluation_ends_with_an_actor_or_with_the_run_and_training_goes_on(more: str, tmp_path: Path) -> None:
+def test_an_evaluation_ends_with_an_actor(more: str, tmp_path: Path) -> None:
     run, long = tmp_path / "run", "--evaluation.every-frames 2000 --evaluation.episodes 20000"
     process = start(f"{SMALL} --actors 2 --total-frames 100M {long} {more} --log-every-seconds 0.3", run)
 

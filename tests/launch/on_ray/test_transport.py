@@ -107,7 +107,7 @@ def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
     connection.close()
 
 
-def test_a_channel_or_vector_of_another_machine_process_or_file_is_not_opened(vector: SharedVector) -> None:
+def test_channels_and_vectors_of_others_are_not_opened(vector: SharedVector) -> None:
     connection = LocalConnection()
     elsewhere: tuple[dict[str, Any], ...] = ({"machine": "another boot"}, {"pid": 2**22 + 1})
     for change in elsewhere:

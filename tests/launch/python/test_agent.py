@@ -147,7 +147,9 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
     }
     registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
     try:
-        agent = tributary.load(untrained(tmp_path / "run", "images", **settings))
+        run = untrained(tmp_path / "run", "images", **settings)
+        agent = tributary.load(run)
+        side = EnvironmentSide(agent.config.environment, policy_of(run)[1])
         random = np.random.default_rng(0)
         stacks = random.integers(0, 256, (3, 2, 36, 36, 3), np.uint8)
         gears = np.array([0, 1, 1])
@@ -155,12 +157,12 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
         expected = np.c_[np.eye(2, dtype=np.float32)[gears].view(np.uint8), together.reshape(3, -1)]
         for images in (stacks, together, together.astype(float), stacks.astype(np.int64)):
             given = {"camera": images, "gear": gears, "word": "go"}
-            np.testing.assert_array_equal(agent._environment.batch(given).observations, expected)
+            np.testing.assert_array_equal(side.batch(given).observations, expected)
             actions, _ = agent.act(given)
             assert (actions.shape, actions.max() < 3) == ((3,), True)
         for image in (stacks[1], together[1]):
             given = {"camera": image, "gear": gears[1]}
-            np.testing.assert_array_equal(agent._environment.batch(given).observations, expected[1:2])
+            np.testing.assert_array_equal(side.batch(given).observations, expected[1:2])
             assert agent.act(given)[0].shape == ()
         for wrong, line in (
             ({"camera": stacks[:, 0, :, 1:], "gear": gears}, r"shape \(3, 36, 35, 3\), where Seen-v0's camera has"),

@@ -133,7 +133,7 @@ class TroubledExecutor(InlineExecutor):
 @pytest.mark.parametrize(
     "actor", [{"calls_in_flight": 2}, {"fresh_gradients": True, "epochs": 2}], ids=["calls", "fresh"]
 )
-def test_equal_weights(
+def test_a_replay_has_equal_weights(
     actor: dict[str, Any], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Otherwise free slots are looked for once a second.

@@ -213,7 +213,7 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     assert not Path("runs").exists()
 
 
-def test_a_run_keeps_its_settings_when_another_process_takes_its_folder(tmp_path: Path) -> None:
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     config = PRESETS["cartpole"].config
     spec = environment_spec(config.environment)
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")

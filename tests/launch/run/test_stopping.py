@@ -43,7 +43,7 @@ def gone_on(returns: TrainingReturns) -> TrainingReturns:
     return restored
 
 
-def test_the_last_100_count_once_every_environment_has_ended_an_episode() -> None:
+def test_the_last_100_count_after_the_first_episode_of_each_environment() -> None:
     returns = TrainingReturns()
     reported(returns, (0, 0))
     assert not count(returns, 100, actors=2), "one actor has not reported"
@@ -68,7 +68,7 @@ def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
     assert not count(returns, 100, actors=0)
 
 
-def test_after_a_resume_each_of_the_new_actors_has_to_end_its_first_episodes() -> None:
+def test_after_a_resume_new_actors_end_first_episodes_again() -> None:
     returns = TrainingReturns()
     reported(returns, (3, 0), (4, 0))
     assert count(returns, 100, actors=2)
@@ -77,7 +77,7 @@ def test_after_a_resume_each_of_the_new_actors_has_to_end_its_first_episodes() -
     assert not count(restored, 100, actors=2)
 
 
-def test_untrained_play_is_that_of_the_first_episodes_of_all_environments() -> None:
+def test_untrained_play_is_of_the_first_episodes() -> None:
     """Half of the episodes have one agent step and a return of 1, the others 1,000 of both. The first 100 have 1.0."""
     random = np.random.default_rng(0)
     returns, left, short = TrainingReturns(), np.zeros(64, int), np.zeros(64, bool)
@@ -218,7 +218,7 @@ def test_a_mark_goes_on_from_a_checkpoint() -> None:
     assert other.first is None
 
 
-def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() -> None:
+def test_collapsed_episodes_are_near_untrained_play() -> None:
     # The seed of Pong that crossed 18 and evaluated at 14.92: eight games lost outright, the median 19.
     returns = np.array([19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2)
     assert collapsed_episodes(returns, -20.5) == 7, "midway is -0.75"

@@ -66,7 +66,9 @@ def test_the_page_of_the_agents_is_up_to_date() -> None:
     assert (ROOT / "docs" / "zoo.md").read_text() == script.page(), "run python docs/zoo.py > docs/zoo.md"
 
 
-def test_the_list(working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_are_listed(
+    working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["zoo", "--json", "zoo.json"]) == 0
     shown, listed = capsys.readouterr().out, json.loads((working_folder / "zoo.json").read_text())
