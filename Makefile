@@ -20,7 +20,7 @@ help:
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real W&B, installed apart"
-	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
+	@echo "make storage-test   runs kept in S3-compatible storage"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
 	@echo "make sweep-test   a search by Ray Tune, as on the page, and its trials"
 	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in ten minutes"

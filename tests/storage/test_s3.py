@@ -90,12 +90,13 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MotoServe
 
 @pytest.fixture
 def variables(server: MotoServer) -> dict[str, str]:
-    """What a user of storage that is not Amazon's sets."""
+    """What a user of storage that is not Amazon's sets; and one try only, so that a refusal takes no time."""
     return {
         "AWS_ENDPOINT_URL": server.url,
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
 

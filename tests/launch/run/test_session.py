@@ -135,9 +135,8 @@ def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, m
     summary = run.run()
     assert summary["status"] == "frames_reached"
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
-    assert messages_of(run) == [
-        "warning: the actors could not be ended: RuntimeError: the environment's server is gone; the run is saved"
-    ]
+    (warning,) = messages_of(run)
+    assert "RuntimeError: the environment's server is gone" in warning
     assert session(config, tmp_path, resume=True).learner.version == summary["updates"]
 
 
@@ -228,10 +227,9 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     saved = session(replace(cartpole, total_frames=500), tmp_path).run()
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
-    assert messages_of(first) == [
-        f"learner: {killed}; the run goes on from its checkpoint of update {saved['updates']}, and plays 120 agent "
-        f"steps again"
-    ]
+    (message,) = messages_of(first)
+    assert killed in message
+    assert "120 agent steps again" in message
     summary = first.run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (1, 120)
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
