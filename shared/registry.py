@@ -130,16 +130,16 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
 
 
 SCHEDULES: dict[str, Entry] = {name: Entry("shared.schedules", name) for name in ("linear", "cosine", "constant")}
-"""Schedules by `--optimizer.schedule` and `--method.clip-schedule`."""
+"""Schedules by `--optimizer.schedule`."""
 
 
 def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
     """Register a schedule, in a module that a run imports by `--environment.import MODULE`.
 
     Args:
-        name: value of `--optimizer.schedule` and `--method.clip-schedule`.
+        name: value of `--optimizer.schedule`.
         schedule: a function at the top level of its module. Its argument is the progress, the share from 0 to 1 of the
-            frames of the learning rate's annealing; it returns the factor of the learning rate or of ε, 0 or more.
+            frames of the learning rate's annealing; it returns the factor of the learning rate, 0 or more.
 
     Raises:
         ValueError: the function is inside another one or has no name.

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate, of the clipped ratio, and of exploration, each in its declared unit."""
+"""Schedules of the learning rate, of the entropy cost, and of exploration, each in its declared unit."""
 
 import math
 

@@ -46,19 +46,17 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
                 raise needed.refused(name, getattr(part, field), attrgetter(needed.setting)(config))
 
 
-def check_schedules(config: RunConfig) -> None:
-    """Check that the schedules give factors over the whole of a run."""
-    for setting in ("optimizer.schedule", "method.clip_schedule"):
-        name = attrgetter(setting)(config)
-        for percent in range(101):
-            try:
-                factor = scheduled(1.0, name, percent, 100)
-            except Exception as error:
-                problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{place(error)}"
-                raise setting_error(setting, name, problem) from error
-            if not (math.isfinite(factor) and factor >= 0.0):
-                problem = f"gives {factor} at a progress of {percent / 100}; it must be a finite factor of 0 or more"
-                raise setting_error(setting, name, problem)
+def check_schedule(name: str) -> None:
+    """Check that a schedule of the learning rate gives factors over the whole of a run."""
+    for percent in range(101):
+        try:
+            factor = scheduled(1.0, name, percent, 100)
+        except Exception as error:
+            problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{place(error)}"
+            raise setting_error("optimizer.schedule", name, problem) from error
+        if not (math.isfinite(factor) and factor >= 0.0):
+            problem = f"gives {factor} at a progress of {percent / 100}; it must be a finite factor of 0 or more"
+            raise setting_error("optimizer.schedule", name, problem)
 
 
 def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) -> bool:
@@ -73,9 +71,8 @@ def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) 
     if attrgetter(needed.setting)(config) in needed.values:
         return True
     if needed.setting == "optimizer.schedule":
-        # The entropy cost and ε change over the same frames.
-        own = config.optimizer.schedule != "constant"
-        return own or config.method.final_entropy_cost is not None or config.method.clip_schedule != "constant"
+        # The entropy cost changes over the same frames.
+        return config.optimizer.schedule != "constant" or config.method.final_entropy_cost is not None
     # Numbers beside images have an mlp of their own.
     parts = spec().parts if needed.setting == "network.name" else None
     return parts is not None and bool(parts.numbers)
@@ -114,7 +111,7 @@ def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method can take what the environment gives."""
     network = config.network
     config.check_names()
-    check_schedules(config)
+    check_schedule(config.optimizer.schedule)
     if spec.images != NETWORKS[network.name].images:
         wanted = alternatives(name for name, entry in NETWORKS.items() if entry.images == spec.images)
         raise setting_error(
@@ -241,7 +238,7 @@ MAY_CHANGE = frozenset(
         "log_every_frames", "storage", "trackers", "environment.imports",
         "environment.log_info", "environment.vectorization", "method.n_step", "method.return_lambda",
         "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
-        "method.clip_ratio", "method.clip_schedule", "method.standardise_advantages",
+        "method.clip_ratio", "method.standardise_advantages",
         "method.target_interval_agent_steps", "exploration.final_epsilons", "exploration.annealing_frames",
         "exploration.noise_persistence_agent_steps", "optimizer.learning_rate",
         "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
@@ -308,6 +305,5 @@ def _scheduled_values(config: RunConfig, frames: int) -> dict[str, float]:
     return {
         "the learning rate": scheduled(optimizer.learning_rate, optimizer.schedule, frames, over),
         "the entropy cost": linear_anneal(method.entropy_cost, final_cost, frames, over),
-        "the clip ratio": scheduled(method.clip_ratio, method.clip_schedule, frames, over),
         "the smallest ε": linear_anneal(1.0, min(exploration.final_epsilons), frames, exploration.annealing_frames),
     }

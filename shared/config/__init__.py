@@ -148,7 +148,6 @@ class RunConfig:
         for setting, name, kind, table in (
             ("network.name", self.network.name, "network", NETWORKS),
             ("method.name", self.method.name, "method", METHODS),
-            ("method.clip_schedule", self.method.clip_schedule, "schedule", SCHEDULES),
             ("exploration.name", self.exploration.name, "explorer", EXPLORERS),
             ("optimizer.schedule", self.optimizer.schedule, "schedule", SCHEDULES),
         ):

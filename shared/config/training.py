@@ -44,8 +44,6 @@ class MethodConfig:
     clip_ratio: Annotated[float, Range(above=0), _ACTOR_CRITIC] = 0.2
     """actor_critic: ε of the clipped ratio. In a rollout that is differentiated more than once, the ratio of an
     action's probabilities, now and when it was taken, is clipped to [1 - ε, 1 + ε] (arXiv 1707.06347, eq. 7)."""
-    clip_schedule: Annotated[str, _ACTOR_CRITIC] = "constant"
-    """actor_critic: schedule of ε, by the names of --optimizer.schedule and over the same frames."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
     --actor.fresh-gradients those of all actors in an exponential window of 1,024 agent steps, since their rollouts

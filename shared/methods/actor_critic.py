@@ -26,7 +26,7 @@ from shared.methods.method import (
 )
 from shared.networks import Head, Network, NetworkOutput
 from shared.returns import lambda_returns
-from shared.schedules import linear_anneal, scheduled
+from shared.schedules import linear_anneal
 from shared.types import ActionSpec, Float32Array
 
 
@@ -52,9 +52,6 @@ class ActorCritic(Method):
         if config.method.final_entropy_cost is not None:
             # The graph of the loss is traced once.
             self._entropy_cost = tf.Variable(config.method.entropy_cost, trainable=False, name="entropy_cost")
-        self._clip_ratio: float | tf.Variable = config.method.clip_ratio
-        if config.method.clip_schedule != "constant":
-            self._clip_ratio = tf.Variable(config.method.clip_ratio, trainable=False, name="clip_ratio")
 
     def begin(self, frames: int) -> None:
         settings, annealing_frames = self.config.method, self.config.annealing_frames
@@ -62,9 +59,6 @@ class ActorCritic(Method):
             assert not isinstance(self._entropy_cost, float)
             cost = linear_anneal(settings.entropy_cost, settings.final_entropy_cost, frames, annealing_frames)
             self._entropy_cost.assign(cost)
-        if settings.clip_schedule != "constant":
-            assert not isinstance(self._clip_ratio, float)
-            self._clip_ratio.assign(scheduled(settings.clip_ratio, settings.clip_schedule, frames, annealing_frames))
 
     def heads(self) -> tuple[Head, ...]:
         # Nearly zero at the start: a uniform policy, or a mean at the middle of the range.
@@ -150,7 +144,7 @@ class ActorCritic(Method):
             entropy_cost=self._entropy_cost,
             reduction=settings.reduction,
             behaviour_log_probs=samples.log_probs,
-            clip_ratio=self._clip_ratio,
+            clip_ratio=settings.clip_ratio,
         )
         statistics = {
             "policy_loss": loss.policy,

@@ -1,22 +1,16 @@
 """Schedules: their arithmetic, a user's own, and where they are applied."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.account import Account
-from shared.config import MethodConfig, OptimizerConfig, RunConfig
-from shared.methods.actor_critic import ActorCritic
-from shared.methods.method import Samples
-from shared.networks import NetworkOutput
+from shared.config import OptimizerConfig, RunConfig
 from shared.registry import SCHEDULES, register_schedule
 from shared.schedules import linear_anneal, scheduled
-from shared.types import ActionSpec
 
 
 @given(frames=st.integers(0, 300), rate=st.floats(1e-6, 1.0))
@@ -47,23 +41,6 @@ def test_the_learning_rate_follows_it(schedule: str, expected: float) -> None:
     optimizer = OptimizerConfig(learning_rate=0.2, schedule=schedule)
     account = Account(RunConfig(total_frames=1_000, optimizer=optimizer))
     assert account.learning_rate_at(500) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("schedule", "epsilon"), [("constant", 0.4), ("cosine", 0.2), ("half", 0.2)])
-@pytest.mark.usefixtures("own")
-def test_the_clipped_ratio_follows_it(schedule: str, epsilon: float) -> None:
-    """At ratios r of 1.3 and an advantage of 1, the loss is -min(r, 1 + ε), in a graph that is traced once."""
-    settings = MethodConfig(clip_ratio=0.4, clip_schedule=schedule, value_cost=0.0, entropy_cost=0.0)
-    method = ActorCritic(replace(RunConfig(total_frames=1_000), method=settings), ActionSpec(2))
-    logits, zero = tf.constant([[0.0, 0.0]]), tf.zeros([1])
-    output = NetworkOutput({"policy": logits, "value": tf.zeros([1, 1])}, tf.ones((1, 2)), {})
-    action, one = tf.constant([0]), tf.ones([1])
-    acted = method.log_prob(output, action) - np.log(1.3)
-    samples = Samples(actions=action, returns=zero, advantages=one, mask=one, log_probs=acted)
-    traced = tf.function(lambda: method.sample_loss(output, samples).total)
-    assert float(traced()) == pytest.approx(-1.3)
-    method.begin(500)
-    assert float(traced()) == pytest.approx(-min(1.3, 1.0 + epsilon))
 
 
 def test_a_function_that_other_processes_cannot_find_is_refused() -> None:
