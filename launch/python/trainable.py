@@ -103,7 +103,7 @@ class RunTrainable(tune.Trainable):
         return {**numbers(row), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Copy the run's folder; the newest training checkpoint in it is at most one row older than the last row."""
+        """Copy the run's folder, whose newest checkpoint is at most --log-every-seconds older than its last row."""
         apply_changes(Path(checkpoint_dir), changes_since(self.folder.path, {}))
         Path(checkpoint_dir, _SAVED_BY).write_text(self.trial_id, encoding="utf-8")
 
@@ -193,11 +193,10 @@ def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
         raise setting_error(name, getattr(base, name), "is of one run, and a search has several")
     if not isinstance(base.actors, int):
         raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
-    # So that a checkpoint of Tune's has no weights that are older than the last row.
+    # So that the weights of a checkpoint of Tune's are hardly older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
     attributes = {
-        # Without rows by frames, unless they are set: each row is a result for Tune.
-        "base": replace(base, checkpoint=checkpoint, log_every_frames=base.log_every_frames or base.total_frames),
+        "base": replace(base, checkpoint=checkpoint),
         "preset": preset,
         # All but the project's, which comes first in any case.
         "paths": worker_path()[:-1],

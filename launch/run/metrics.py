@@ -275,7 +275,7 @@ class Reporting:
         messages: "Messages",
     ) -> None:
         self._view_seconds = min(RATE_SECONDS, config.log_every_seconds)
-        every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
+        every_frames = max(1, config.total_frames // _ROWS_OF_A_RUN)
         self.timers = (
             Timer(self.write_row, config.log_every_seconds, every_frames),
             Timer(self.update_view, self._view_seconds),

@@ -235,7 +235,7 @@ MAY_CHANGE = frozenset(
     {
         "actors", "total_frames", "stop_at_return", "stop_measure", "stop_after_seconds", "seed", "executor",
         "lockstep", "record_arrivals", "replay_arrivals", "address", "aggregation", "log_every_seconds",
-        "log_every_frames", "storage", "trackers", "environment.imports",
+        "storage", "trackers", "environment.imports",
         "environment.log_info", "environment.vectorization", "method.n_step", "method.return_lambda",
         "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
         "method.clip_ratio", "method.standardise_advantages",

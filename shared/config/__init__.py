@@ -77,10 +77,8 @@ class RunConfig:
     actors or more at work, unless single gradients are needed (--lockstep, --record-arrivals,
     --learner.max-policy-lag)."""
     log_every_seconds: Annotated[float, Range(above=0)] = 10.0
-    """Seconds between rows of metrics.jsonl and TensorBoard points."""
-    log_every_frames: Annotated[int | None, Range(1)] = None
-    """Frames after which a row is written even before --log-every-seconds. None: a 200th of --total-frames, so that
-    short runs have curves, too."""
+    """Seconds between rows of metrics.jsonl and TensorBoard points. A 200th of --total-frames ends an interval, too, so
+    that short runs have curves."""
     storage: str | None = None
     """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
     trackers: tuple[Literal["wandb"], ...] = ()

@@ -83,12 +83,14 @@ def test_rates_hold_between_rollouts_and_fall_when_none_comes(cartpole: RunConfi
     assert second(0, None) == pytest.approx(300 / 6.5)
 
 
-def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None:
-    line = f"train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 1000 {UNTIL_FRAMES}"
-    assert main(f"{line} --log-every-frames 500 --run-dir {tmp_path / 'run'}".split()) == 0
+def test_a_run_has_rows_by_its_frames(tmp_path: Path) -> None:
+    """A 200th of them is 50, which two rollouts of 40 exceed."""
+    line = f"train cartpole --executor inline --actors 1 --total-frames 10000 --log-every-seconds 1000 {UNTIL_FRAMES}"
+    rollouts = "--actor.environments 8 --actor.unroll-length 5 --actor.minibatches 1"
+    assert main(f"{line} {rollouts} --run-dir {tmp_path / 'run'}".split()) == 0
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == 4
-    assert all(b["frames"] - a["frames"] >= 500 for a, b in pairwise(rows[:-1]))
+    assert 100 < len(rows) <= 200
+    assert all(b["frames"] - a["frames"] >= 50 for a, b in pairwise(rows[:-1]))
     assert sum(row["interval_episodes"] for row in rows) == rows[-1]["episodes"] > 0
     assert rows[0]["episodes"] < 100
     assert rows[0]["interval_mean_return"] == pytest.approx(rows[0]["mean_return_100"])
