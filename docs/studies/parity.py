@@ -524,7 +524,7 @@ def _trained_on_cartpole(config: RunConfig, mean_square: float = 0.0) -> _Traini
     started = time.perf_counter()
     first_update: Float32Array | None = None
     reached = False
-    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+    for _ in Coordinator(learner, executor, config.supervision).run():
         if first_update is None:
             first_update = learner.snapshot().parameters
         reached = len(learner.account.recent_returns) == 100 and (learner.account.mean_return or 0.0) >= _THRESHOLD

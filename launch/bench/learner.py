@@ -72,7 +72,7 @@ class _LearnerProcess:
         learner = Learner(config, _layout(initial.size), initial)
         executor = RayExecutor(config, spec, 1, actor_process=_SenderProcess)
         try:
-            coordinator = Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision)
+            coordinator = Coordinator(learner, executor, config.supervision)
             gradients = (event for event in coordinator.run() if isinstance(event, Outcome))
             for _ in range(_WARM_UP_GRADIENTS):
                 next(gradients)

@@ -160,7 +160,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     if last["learner_utilisation"] >= _BUSY:
         return f"{seen}: limited by the learner, which is busy {last['learner_utilisation']:.0%} of the time"
     if waiting >= _WAITING:
-        return f"{seen}: actors wait {waiting:.0%} of their time for weights; try two calls in flight"
+        return f"{seen}: actors wait {waiting:.0%} of their time for weights"
     slower = max(set(stages) - set(_WAITING_STAGES), key=lambda stage: stages[stage] - before[stage])
     return (
         f"{seen}: limited by the cores; {slower} takes {stages[slower]:.0f} µs per agent step, with the fewest actors "

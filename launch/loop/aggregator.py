@@ -53,7 +53,7 @@ class GradientAggregator:
         self._executor = executor
         self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
         # The limit on replacements is the run's, and the learner's process applies it: it counts all nodes.
-        self._pool = WorkerPool(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
+        self._pool = WorkerPool(executor, replace(supervision, max_restarts=sys.maxsize), clock)
         self._clock, self._patience = clock, supervision.hang_seconds / _HEARTBEATS
         self._version: int | None = None
         # Actors that have reported and wait for a dispatch.

@@ -33,7 +33,6 @@ class Coordinator:
     Args:
         learner: takes the reports.
         executor: runs the rollouts.
-        calls_per_actor: rollouts in flight per actor.
         supervision: limits of silence and of replacements.
         clock: monotonic seconds.
         longest_episode: agent steps of the longest episode, where the environment has a limit; else 0.
@@ -47,15 +46,14 @@ class Coordinator:
         self,
         learner: Learner,
         executor: Executor,
-        *,
-        calls_per_actor: int,
         supervision: SupervisionConfig,
+        *,
         clock: Callable[[], float] = time.monotonic,
         longest_episode: int = 0,
     ) -> None:
         self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
-        self._pool = WorkerPool(executor, calls_per_actor, supervision, clock)
+        self._pool = WorkerPool(executor, supervision, clock)
         self._max_non_finite = supervision.max_non_finite
         # The versions that the executor has: a publish costs a copy, so each is published once.
         self._published_version: int | None = None

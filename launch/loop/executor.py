@@ -73,9 +73,8 @@ Completion = GradientReport | AggregatedReport | EvaluationPart | Failed | Child
 class Executor(Protocol):
     """Runs rollouts, and shares of evaluations.
 
-    `publish` precedes the first `dispatch`. Every dispatched call is completed exactly once by `next_completion`, and
-    the calls of one actor in the order of their dispatch. An executor never retries a call: a rollout that ran twice
-    would be counted twice.
+    `publish` precedes the first `dispatch`. An actor has at most one call, which is completed exactly once by
+    `next_completion`. An executor never retries a call: a rollout that ran twice would be counted twice.
 
     An actor id usually stands for one actor. Where gradients are summed on their node, it stands for the node's
     aggregator and all actors there; its calls are completed by an `AggregatedReport`, `ChildEvent` or `Heartbeat`.
@@ -113,7 +112,7 @@ class Executor(Protocol):
         ...
 
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
-        """Queue one rollout at an actor, or one call of its share of an evaluation. Does not block."""
+        """Start one rollout at an actor, or one call of its share of an evaluation. Does not block."""
         ...
 
     def next_completion(self) -> Completion | None:
@@ -121,7 +120,7 @@ class Executor(Protocol):
         ...
 
     def has_completed(self, actor_id: int) -> bool:
-        """Whether the oldest call of this actor has ended and waits for `next_completion`."""
+        """Whether the call of this actor has ended and waits for `next_completion`."""
         ...
 
     def rollouts_under_way(self, actor_id: int) -> int:
@@ -132,7 +131,7 @@ class Executor(Protocol):
         ...
 
     def remove(self, actor_id: int) -> None:
-        """End an actor, dead or alive, and forget its calls."""
+        """End an actor, dead or alive, and forget its call."""
         ...
 
     def add(self) -> int | None:

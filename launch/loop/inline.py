@@ -139,7 +139,7 @@ class InlineExecutor:
         return True
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        return sum(call.actor_id == actor_id for call in self._calls)
+        return int(any(call.actor_id == actor_id for call in self._calls))
 
     def remove(self, actor_id: int) -> None:
         self._actors.pop(actor_id).close()
@@ -218,7 +218,7 @@ class ReplayExecutor(InlineExecutor):
         return self._trace.free_slots
 
     def draining(self) -> Sequence[int]:
-        # A drained actor gets no further dispatch: all its remaining calls are in flight then.
+        # A drained actor gets no further dispatch: its last call is in flight then.
         left = self._trace.calls_before_drained
         return [actor_id for actor_id in left if left[actor_id] == self.rollouts_under_way(actor_id) > 0]
 

@@ -57,7 +57,7 @@ class WorkerPool:
 
     Args:
         executor: runs the rollouts. Weights are published before the first dispatch.
-        calls_per_actor: rollouts in flight per actor.
+        supervision: limits of silence and of replacements.
         clock: monotonic seconds.
 
     Attributes:
@@ -66,11 +66,8 @@ class WorkerPool:
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
     """
 
-    def __init__(
-        self, executor: Executor, calls_per_actor: int, supervision: SupervisionConfig, clock: Callable[[], float]
-    ) -> None:
-        self._executor, self._calls_per_actor, self._clock = executor, calls_per_actor, clock
-        self._supervision = supervision
+    def __init__(self, executor: Executor, supervision: SupervisionConfig, clock: Callable[[], float]) -> None:
+        self._executor, self._supervision, self._clock = executor, supervision, clock
         self._watchdog, self._restarts = Watchdog(supervision), RestartPolicy(supervision)
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
@@ -89,14 +86,12 @@ class WorkerPool:
         return bool(self._due) or not (self.stopping or self._executor.actor_ids)
 
     def start(self) -> None:
-        """Fill every actor up to `calls_per_actor` rollouts in flight."""
-        # Round by round, not actor by actor: all actors get their first call before any gets its second.
-        for _ in range(self._calls_per_actor):
-            for actor_id in self._executor.actor_ids:
-                self.dispatch(actor_id)
+        """Dispatch to every actor."""
+        for actor_id in self._executor.actor_ids:
+            self.dispatch(actor_id)
 
     def dispatch(self, actor_id: int) -> None:
-        """Dispatch one more call.
+        """Dispatch a call to an actor without one.
 
         Work that is expected to end in a report is completed first: its agent steps are paid for. Then comes a share of
         an evaluation, also while the run stops, but not while the actor's node drains.
@@ -111,18 +106,18 @@ class WorkerPool:
     def dispatch_idle(self) -> None:
         """Dispatch to actors without a call, which a run that stops has for an evaluation that goes on."""
         for actor_id in self._executor.actor_ids:
-            if not self._watchdog.outstanding(actor_id):
+            if not self._watchdog.at_work(actor_id):
                 self.dispatch(actor_id)
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
-        """Record that an actor completed its oldest call."""
+        """Record that an actor completed its call."""
         self._expected.discard(report.actor_id)
         self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
         self._restarts.proven(report.actor_id)
 
     def on_part(self, part: EvaluationPart) -> None:
         """Record that an actor played a part of an evaluation, and dispatch to it again."""
-        self._watchdog.heard_from(part.actor_id, self._clock())
+        self._watchdog.heard_from(part.actor_id)
         self.dispatch(part.actor_id)
 
     def on_child_event(self, event: ChildEvent) -> Change:
@@ -133,7 +128,7 @@ class WorkerPool:
         """
         now = self._clock()
         # A process starts or has just ended there.
-        self._watchdog.starts_again(event.actor_id, now)
+        self._watchdog.starts_again(event.actor_id)
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
@@ -148,7 +143,7 @@ class WorkerPool:
         A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
         while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
-        self._watchdog.heard_from(heartbeat.actor_id, self._clock())
+        self._watchdog.heard_from(heartbeat.actor_id)
         if heartbeat.expects_report:
             self._expected.add(heartbeat.actor_id)
         else:
@@ -171,7 +166,7 @@ class WorkerPool:
 
     def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
         """End an actor on a draining node if it has no call in flight."""
-        if actor_id in self._draining and not self._watchdog.outstanding(actor_id):
+        if actor_id in self._draining and not self._watchdog.at_work(actor_id):
             # An actor loses no rollout by this; an aggregator's actors may still have some under way.
             self._end(actor_id)
             yield Drained(actor_id)
@@ -249,24 +244,22 @@ class WorkerPool:
             yield Replaced(due[1], replacement_id)
 
     def _add(self) -> int | None:
-        """Start one more actor and dispatch its first calls. None if no slot is free."""
+        """Start one more actor and dispatch its first call. None if no slot is free."""
         actor_id = self._executor.add()
         if actor_id is not None:
-            for _ in range(self._calls_per_actor):
-                self.dispatch(actor_id)
+            self.dispatch(actor_id)
         return actor_id
 
 
 @dataclass
 class _Watched:
-    """An actor's calls in flight, the time at which it began the oldest, and the seconds of its rollouts so far.
+    """The time at which an actor's call began, None without one, and the seconds of its rollouts so far.
 
     Those of the first are by the actor's own account: without the start of its process, and its imports. `evaluates` is
-    whether the newest call is of an evaluation.
+    whether the last call is of an evaluation.
     """
 
-    calls: int = 0
-    since: float = 0.0
+    since: float | None = None
     evaluates: bool = False
     first: float | None = None
     longest: float = 0.0
@@ -281,32 +274,29 @@ class Watchdog:
 
     def dispatched(self, actor_id: int, now: float, *, evaluates: bool = False) -> None:
         actor = self._actors.setdefault(actor_id, _Watched())
-        actor.evaluates = evaluates
-        if not actor.calls:
-            actor.since = now
-        actor.calls += 1
+        actor.evaluates, actor.since = evaluates, now
 
     def reported(self, actor_id: int, now: float, worked: float) -> None:
-        """Record that the actor completed its oldest call, `worked` seconds of which it worked by its own account."""
+        """Record that the actor completed its call, `worked` seconds of which it worked by its own account."""
         actor = self._actors[actor_id]
+        assert actor.since is not None, "a report ends a call"
         if actor.first is None:
             actor.first = worked
         else:
             actor.longest = max(actor.longest, now - actor.since)
-        self.heard_from(actor_id, now)
+        self.heard_from(actor_id)
 
-    def heard_from(self, actor_id: int, now: float) -> None:
-        """Record that the oldest call ended. In a heartbeat, it says nothing about the duration of a rollout."""
-        actor = self._actors[actor_id]
-        actor.calls, actor.since = actor.calls - 1, now
+    def heard_from(self, actor_id: int) -> None:
+        """Record that the call ended. In a heartbeat, it says nothing about the duration of a rollout."""
+        self._actors[actor_id].since = None
 
-    def starts_again(self, actor_id: int, now: float) -> None:
-        """Record that the oldest call ended, and that the duration of rollouts so far says nothing about later ones."""
-        self._actors[actor_id] = _Watched(self.outstanding(actor_id) - 1, now)
+    def starts_again(self, actor_id: int) -> None:
+        """Record that the call ended, and that the duration of rollouts so far says nothing about later ones."""
+        self._actors[actor_id] = _Watched()
 
-    def outstanding(self, actor_id: int) -> int:
-        """Calls of the actor in flight."""
-        return self._actors[actor_id].calls if actor_id in self._actors else 0
+    def at_work(self, actor_id: int) -> bool:
+        """Whether the actor has a call in flight."""
+        return actor_id in self._actors and self._actors[actor_id].since is not None
 
     def forget(self, actor_id: int) -> None:
         self._actors.pop(actor_id, None)
@@ -319,15 +309,14 @@ class Watchdog:
         """
         reasons = {}
         for actor_id, actor in self._actors.items():
-            silent = now - actor.since
-            if not actor.calls or silent <= self._deadline(actor) or has_completed(actor_id):
+            if actor.since is None or now - actor.since <= self._deadline(actor) or has_completed(actor_id):
                 continue
             history, setting = "it has not reported yet", "start-seconds"
             if actor.first is not None:
                 history = f"its longest rollout took {max(actor.longest, actor.first):.1f} s"
                 setting = "start-seconds" if actor.evaluates else "hang-seconds"
             reasons[actor_id] = (
-                f"no report for {silent:.0f} s, {history}: it hangs; where rollouts take so long, raise "
+                f"no report for {now - actor.since:.0f} s, {history}: it hangs; where rollouts take so long, raise "
                 f"--supervision.{setting}"
             )
         return reasons

@@ -16,7 +16,7 @@ from launch.machine import automatic_actors, usable_cores
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node, worker_resources
-from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
+from launch.on_ray.transport import LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
 from shared.types import EvaluationShare, Played, WeightSnapshot
@@ -101,8 +101,9 @@ class RayExecutor:
         self._actor_process, self._shared_memory = actor_process, shared_memory
         self._ids = itertools.count(first_actor_id)
         self._workers: dict[int, WorkerHandle] = {}
-        # The actor of each call in flight, by Ray's reference or the local call. In the order of dispatch.
-        self._calls: dict[Any, int] = {}
+        # The call in flight of each actor that has one, in the order of dispatch: Ray's reference, or the connection
+        # that it went through.
+        self._calls: dict[int, ray.ObjectRef | LocalConnection] = {}
         self._transport = LocalTransport()
         self._weights: _Published | None = None
         self._target: _Published | None = None
@@ -141,54 +142,45 @@ class RayExecutor:
             weights, worker.evaluation = self._evaluated, share.number
         assert weights is not None, "publish comes before dispatch"
         if target is not None:
-            # It keeps the target that it has. It takes its calls in order: that of an earlier call has arrived.
+            # It keeps the target that it has.
             version = target.snapshot.version
             target = None if worker.target_version == version else target
             worker.target_version = version
         if worker.serving is None:
             address = worker.connection and worker.connection.address
             reference = None if target is None else target.reference
-            call = worker.process.run.remote(weights.reference, reference, share, address)
+            self._calls[actor_id] = worker.process.run.remote(weights.reference, reference, share, address)
         else:
             assert worker.connection is not None
             target_snapshot = None if target is None else target.snapshot
-            call = self._transport.call(worker.connection, weights.snapshot, target_snapshot, share)
-        self._calls[call] = actor_id
+            self._transport.call(worker.connection, weights.snapshot, target_snapshot, share)
+            self._calls[actor_id] = worker.connection
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
             # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
             time.sleep(_POLL_SECONDS)
             return None
-        # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an
-        # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
-        # each actor is waited for. Of several that are ready the one that was dispatched first is taken: no actor is
-        # passed over for long.
-        oldest: dict[int, Any] = {}
-        for call, actor_id in self._calls.items():
-            oldest.setdefault(actor_id, call)
-        call = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], _POLL_SECONDS)
-        if call is None:
+        # Of several that are ready the one that was dispatched first is taken: no actor is passed over for long.
+        actor_id = self._first_ready(list(self._calls)[: 1 if self._config.lockstep else None], _POLL_SECONDS)
+        if actor_id is None:
             return None
-        actor_id = self._calls[call]
         try:
-            result = self._result(call)
+            result = self._result(actor_id)
         except RayError as error:
             # The call stays: until the actor is removed it counts as a rollout that is under way.
             return self._failed(actor_id, error)
-        del self._calls[call]
+        del self._calls[actor_id]
         return self._completion(actor_id, result)
 
     def has_completed(self, actor_id: int) -> bool:
-        oldest = next(call for call, caller in self._calls.items() if caller == actor_id)
-        return self._first_ready([oldest], 0) is not None
+        return self._first_ready([actor_id], 0) is not None
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        return sum(caller == actor_id for caller in self._calls.values())
+        return int(actor_id in self._calls)
 
     def remove(self, actor_id: int) -> None:
-        # Its further calls would each end with its death again.
-        self._calls = {call: caller for call, caller in self._calls.items() if caller != actor_id}
+        self._calls.pop(actor_id, None)
         self._end(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
@@ -256,37 +248,38 @@ class RayExecutor:
             return
         if accepted:
             worker.connection.accepted()
-            # Ray runs it after the calls that the process has from Ray already.
             worker.serving = worker.process.serve.remote()
         else:
             self._transport.disconnect(worker.connection)
             worker.connection = None
 
-    def _first_ready(self, calls: Sequence[Any], seconds: float) -> Any | None:
-        """The first of these calls that has ended or ends within `seconds`."""
-        local = [call for call in calls if isinstance(call, LocalCall)]
-        references = [call for call in calls if not isinstance(call, LocalCall)]
+    def _first_ready(self, actor_ids: Sequence[int], seconds: float) -> int | None:
+        """The first of these actors whose call has ended or ends within `seconds`."""
+        calls = {self._calls[actor_id]: actor_id for actor_id in actor_ids}
+        local = [call for call in calls if isinstance(call, LocalConnection)]
+        references = [call for call in calls if not isinstance(call, LocalConnection)]
         if not local:
             ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
-            return ready[0] if ready else None
+            return calls[ready[0]] if ready else None
         ended: set[Any] = set(ended_calls(local, min(seconds, _GLANCE_SECONDS) if references else seconds))
         if references:
             ended.update(ray.wait(references, num_returns=len(references), timeout=0)[0])
-        return next((call for call in calls if call in ended), None)
+        return next((actor_id for call, actor_id in calls.items() if call in ended), None)
 
-    def _result(self, call: Any) -> Any:
-        """The result of a call that has ended.
+    def _result(self, actor_id: int) -> Any:
+        """The result of the call of an actor, which has ended.
 
         Raises:
             RayError: the call failed.
         """
-        if not isinstance(call, LocalCall):
+        call = self._calls[actor_id]
+        if not isinstance(call, LocalConnection):
             return ray.get(call)
         try:
             return self._transport.receive(call)
         except EOFError:
             # It raised, or its process died: Ray raises the reason.
-            ray.get(self._workers[self._calls[call]].serving)
+            ray.get(self._workers[actor_id].serving)
             raise AssertionError("an actor serves until its connection is closed here") from None
 
     def _failed(self, actor_id: int, error: RayError) -> Failed:

@@ -98,7 +98,7 @@ class NodesExecutor(RayExecutor):
         # One of each actor, but for the actor that completed the last sum. A sum of at most K is sent as soon as it is
         # complete: an incomplete one holds up to K - 1 gradients that are finite, and seldom one that is not.
         rollouts = self._workers[actor_id].actors - 1
-        if actor_id in self._unfinished or actor_id in self._calls.values():
+        if actor_id in self._unfinished or actor_id in self._calls:
             rollouts += self._config.learner.gradients_per_update
         return rollouts
 

@@ -6,7 +6,7 @@ later call goes through a pair of pipes, and the vectors of weights and gradient
     executor                                        actor's process
     weights, written once per version  ──────────►  mapped, read in place           (memory of a file without a name)
     Request(addresses)                 ──pipe────►  rollout, gradient
-    GradientReport without gradient    ◄──pipe────  gradient written to reply_in    (one vector per call in flight)
+    GradientReport without gradient    ◄──pipe────  gradient written to reply_in    (one vector per actor)
 
 No other file knows of this. It is available where `/proc` shows the open files of other processes (Linux). Neither
 pipes nor memory have a name: they disappear with the last process that has them, however it ended.
@@ -23,7 +23,6 @@ import mmap
 import os
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -95,7 +94,8 @@ class LocalTransport:
 
     def __init__(self) -> None:
         self._weights, self._targets = _SharedSnapshots(), _SharedSnapshots()
-        self._calls: list[LocalCall] = []
+        # The vectors that the calls in flight read: the actor reads weights in place during the rollout.
+        self._read: dict[LocalConnection, list[SharedVector]] = {}
 
     def offer(self) -> "LocalConnection | None":
         """A connection for one actor of this machine to accept; None if the transport is not available.
@@ -116,37 +116,36 @@ class LocalTransport:
         snapshot: WeightSnapshot,
         target: WeightSnapshot | None,
         share: EvaluationShare | None = None,
-    ) -> "LocalCall":
-        """Send a call to an actor that has accepted `connection`."""
-        in_use = {vector for call in self._calls for vector in call.vectors}
+    ) -> None:
+        """Send a call to an actor that has accepted `connection`, and has no call in flight."""
+        in_use = {vector for vectors in self._read.values() for vector in vectors}
         weights, *read = self._weights.shared(snapshot, in_use)
         target_weights = None
         if target is not None:
             target_weights, vector = self._targets.shared(target, in_use)
             read.append(vector)
-        reply_in = connection.replies.free(snapshot.parameters.size, in_use)
-        # Its vectors stay reserved until the report is received: the actor reads weights in place during the rollout.
-        call = LocalCall(connection, reply_in, (*read, reply_in))
-        self._calls.append(call)
-        connection.near.send(Request(weights, target_weights, share, reply_in.address))
-        return call
+        self._read[connection] = read
+        if connection.reply_in is None:
+            connection.reply_in = SharedVector(snapshot.parameters.size)
+        connection.near.send(Request(weights, target_weights, share, connection.reply_in.address))
 
-    def receive(self, call: "LocalCall") -> CallResult:
+    def receive(self, connection: "LocalConnection") -> CallResult:
         """The result of a call that has ended.
 
         Raises:
             EOFError: the actor raised, or its process died.
         """
-        result: CallResult = call.connection.near.receive()
-        self._calls.remove(call)
+        result: CallResult = connection.near.receive()
+        del self._read[connection]
         if not isinstance(result, GradientReport | AggregatedReport):
             return result
+        assert connection.reply_in is not None
         # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
         # to the vector.
-        return result._replace(gradient=call.reply_in.values)
+        return result._replace(gradient=connection.reply_in.values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
-        self._calls = [call for call in self._calls if call.connection is not connection]
+        self._read.pop(connection, None)
         connection.close()
 
     def close(self) -> None:
@@ -176,12 +175,12 @@ class _SharedSnapshots:
 class LocalConnection:
     """The executor's end of a connection to one actor.
 
-    Its vectors for gradients are used for no other actor: after a failure this one may still write to them.
+    Its vector for gradients is used for no other actor: after a failure this one may still write to it.
 
     Attributes:
         address: of the far end, for the actor to accept.
         near: the executor's end.
-        replies: vectors for gradients.
+        reply_in: the vector for gradients; None before the first call.
 
     Raises:
         OSError: too many open files.
@@ -197,7 +196,7 @@ class LocalConnection:
             raise
         self.near = Channel(reads, writes)
         self.address = ChannelAddress(machine_id(), os.getpid(), self._far_reads, self._far_writes)
-        self.replies = VectorPool()
+        self.reply_in: SharedVector | None = None
         self._far_open = True
 
     def accepted(self) -> None:
@@ -210,21 +209,13 @@ class LocalConnection:
     def close(self) -> None:
         self.accepted()
         self.near.close()
-        self.replies.close()
+        if self.reply_in is not None:
+            self.reply_in.close()
 
 
-@dataclass(eq=False)
-class LocalCall:
-    """A call in flight, compared by identity. No other call may write to its vectors until it has ended."""
-
-    connection: LocalConnection
-    reply_in: "SharedVector"
-    vectors: "tuple[SharedVector, ...]"
-
-
-def ended_calls(calls: Sequence[LocalCall], seconds: float) -> set[LocalCall]:
-    """Wait at most `seconds` until one of these calls, of different actors, has ended. Returns all that have."""
-    by_descriptor: dict[Any, LocalCall] = {call.connection.near.fileno(): call for call in calls}
+def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[LocalConnection]:
+    """Wait at most `seconds` until the call of one of these connections has ended. Returns all whose calls have."""
+    by_descriptor: dict[Any, LocalConnection] = {connection.near.fileno(): connection for connection in connections}
     return {by_descriptor[descriptor] for descriptor in wait(by_descriptor, seconds)}
 
 

@@ -437,6 +437,5 @@ def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
         return f"{waited}: the learner is the bottleneck, and further actors would wait, too."
     if wait < _NOTABLE_WAIT:
         return f"{waited}: it is no bottleneck."
-    hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
     why = "the communication is the bottleneck" if wait >= 0.5 else "the rest of the wait is communication"
-    return f"{waited}: {why}.{hides}"
+    return f"{waited}: {why}."

@@ -168,7 +168,6 @@ def make_session(
     clock.coordinator = coordinator = Coordinator(
         learner,
         executor,
-        calls_per_actor=config.actor.calls_in_flight,
         supervision=supervision,
         clock=ticks,
         longest_episode=longest_episode(config),

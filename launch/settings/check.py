@@ -246,7 +246,7 @@ MAY_CHANGE = frozenset(
         "learner.agent_steps_per_update", "learner.device", "actor.device", "actor.emulator_threads",
         "actor.environments", "actor.unroll_length",
         "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
-        "actor.calls_in_flight", "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
+        "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
         "evaluation.policy", "evaluation.video", "checkpoint.every_seconds", "checkpoint.every_frames",
         "checkpoint.keep", "supervision.max_restarts", "supervision.hang_seconds", "supervision.start_seconds",
         "supervision.max_non_finite",

@@ -176,10 +176,6 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "actor.minibatches", minibatches, config.network.recurrent != "none" and actor.environments % minibatches > 0,
         f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
     )  # fmt: skip
-    yield (
-        "actor.calls_in_flight", actor.calls_in_flight, actor.fresh_gradients and actor.calls_in_flight > 1,
-        "would give a gradient the weights of its rollout; leave it out, or --actor.fresh-gradients",
-    )  # fmt: skip
     yield "replay_arrivals", replayed, replayed is not None and not inline, "needs --executor inline"
     yield (
         "aggregation", "node", sums and learner.max_policy_lag is not None,

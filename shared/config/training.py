@@ -168,9 +168,6 @@ class ActorConfig:
     emulator_threads: Annotated[int | None, Range(1), For("actor.device", "gpu", "auto")] = None
     """gpu: threads that emulate one of the vectors of an actor. None: the actor's share of the cores of its machine,
     less one that launches graphs."""
-    calls_in_flight: Annotated[int, Range(1, 2)] = 1
-    """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
-    policy lag."""
 
     def __post_init__(self) -> None:
         check_ranges("actor.", self)
@@ -188,8 +185,8 @@ class ActorConfig:
 
     @property
     def agent_steps_in_flight(self) -> int:
-        """Agent steps of the rollouts that are under way at one actor."""
-        return self.environments * self.unroll_length * self.calls_in_flight
+        """Agent steps of the rollout that is under way at one actor."""
+        return self.environments * self.unroll_length
 
     @property
     def most_rollouts_ahead(self) -> int:
@@ -197,7 +194,7 @@ class ActorConfig:
 
         They are at most 1,024 agent steps.
         """
-        return _MOST_STEPS_AHEAD // (self.environments * self.unroll_length) if self.fresh_gradients else 0
+        return _MOST_STEPS_AHEAD // self.agent_steps_in_flight if self.fresh_gradients else 0
 
     def crowding(self, actors: int) -> str | None:
         """A warning if this number of actors has more environments than the actors share."""

@@ -50,7 +50,7 @@ _TYPED = {
     ExplorationConfig: "annealing_frames noise initial_log_std",
     OptimizerConfig: "name learning_rate decay epsilon bias_correction max_gradient_norm",
     LearnerConfig: "gradients_per_update max_policy_lag device",
-    ActorConfig: "environments calls_in_flight",
+    ActorConfig: "environments",
     EvaluationConfig: "",
     CheckpointConfig: "every_seconds keep",
     SupervisionConfig: "max_restarts hang_seconds",

@@ -125,7 +125,6 @@ class Clock:
 def make(
     config: RunConfig,
     actors: int,
-    calls: int = 1,
     clock: Clock | None = None,
     longest_episode: int = 0,
     **supervision,
@@ -137,8 +136,7 @@ def make(
     coordinator = Coordinator(
         learner,
         executor,
-        calls_per_actor=calls,
-        supervision=settings,
+        settings,
         clock=executor.clock,
         longest_episode=longest_episode,
     )

@@ -44,7 +44,7 @@ def train_inline(config: RunConfig, until: Callable[[Learner], bool], actors: in
     policy = Policy(config, spec)
     learner = Learner(config, policy.layout, policy.initial_parameters())
     executor = InlineExecutor(config, spec, actors)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+    for _ in Coordinator(learner, executor, config.supervision).run():
         if until(learner):
             break
     executor.close()

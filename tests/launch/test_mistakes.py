@@ -43,7 +43,6 @@ MISTAKES = {
     "train cartpole --name a/b": "--name a/b: must be letters, digits, and .-_ between them",
     "train --executor inline --learner.device gpu": "runs on the CPU",
     "train --replay-arrivals order.txt": "needs --executor inline",
-    "train --actor.calls-in-flight 2 --actor.fresh-gradients": "would give a gradient the weights of its rollout",
     "train --replay-arrivals order.txt --executor inline": "cannot be read",
     "train --record-arrivals no-such-folder/order.txt": "must be a file in a folder that exists",
     "train --record-arrivals .": "must be a file in a folder that exists",

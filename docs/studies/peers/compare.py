@@ -24,8 +24,7 @@ _LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t} {_ONCE}" f
 OURS = {
     "tributary, the preset pong": "",
     "tributary, 32 x 20, float32": _LONG,
-    "tributary, 16 x 5, float32, 1 call in flight": _SHORT,
-    "tributary, 16 x 5, float32, 2 calls in flight": f"{_SHORT} --actor.calls-in-flight 2",
+    "tributary, 16 x 5, float32": _SHORT,
 }
 PEERS = {
     "torch PPO, the same rollouts, epochs and updates": (

@@ -360,16 +360,16 @@ def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunCon
 
 
 def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
-    executor, events, coordinator, learner = make(cartpole, actors=2, calls=2)
+    executor, events, coordinator, learner = make(cartpole, actors=2)
     executor.wanted, executor.going = 1, [1]
-    executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1), report(1, 2, 1)]
+    executor.completions += [report(0, 1, 0), report(0, 2, 1), report(1, 1, 0)]
     executor.clock.now = 5.0
-    seen = [next(events) for _ in range(5)]
+    seen = [next(events) for _ in range(4)]
     assert seen[-1] == Drained(1)
     assert executor.actor_ids == [0]
-    # Asked for nothing after the notice, and its last two reports are in.
-    assert executor.tape.count("dispatch 1") == 2
-    assert learner.account.ledger.sampled == 4
+    # Asked for nothing after the notice, and its last report is in.
+    assert executor.tape.count("dispatch 1") == 1
+    assert learner.account.ledger.sampled == 3
     assert coordinator.rollouts_lost == 0
 
 
@@ -399,7 +399,7 @@ def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
 
 
 def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=2, calls=2, max_restarts=1)
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=1)
     lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
     executor.completions += [ChildEvent(1, lost, 1), ChildEvent(1, replaced)]
     assert [next(events), next(events)] == [lost, replaced]

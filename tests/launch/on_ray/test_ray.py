@@ -60,9 +60,7 @@ def train(arguments: str, run: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more", ["--actor.calls-in-flight 2 --actor.no-fresh-gradients", "--actor.epochs 2 --actor.fresh-gradients"]
-)
+@pytest.mark.parametrize("more", ["--actor.no-fresh-gradients", "--actor.epochs 2 --actor.fresh-gradients"])
 def test_in_lockstep_processes_compute_what_the_inline_executor_does(more: str, tmp_path: Path) -> None:
     evaluations = "--evaluation.every-frames 1500 --evaluation.episodes 7 --evaluation.environments 3"
     settings = f"{SMALL} --actors 2 --total-frames 5k {more} {evaluations} --lockstep"

@@ -130,9 +130,7 @@ class TroubledExecutor(InlineExecutor):
         return self._random.random() < self._odds.get(what, 0.0)
 
 
-@pytest.mark.parametrize(
-    "actor", [{"calls_in_flight": 2}, {"fresh_gradients": True, "epochs": 2}], ids=["calls", "fresh"]
-)
+@pytest.mark.parametrize("actor", [{"minibatches": 2}, {"fresh_gradients": True, "epochs": 2}], ids=["stale", "fresh"])
 def test_a_replay_has_equal_weights(
     actor: dict[str, Any], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
