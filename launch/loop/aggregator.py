@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
-from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.types import (
@@ -51,7 +51,7 @@ class GradientAggregator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
-        self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
+        self._gradients = gradients
         # The limit on replacements is the run's, and the learner's process applies it: it counts all nodes.
         self._pool = WorkerPool(executor, replace(supervision, max_restarts=sys.maxsize), clock)
         self._clock, self._patience = clock, supervision.hang_seconds / _HEARTBEATS
@@ -151,7 +151,7 @@ class GradientAggregator:
     def _is_complete(self) -> bool:
         # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.
         in_a_row = self._finite[::-1].index(True) if True in self._finite else len(self._finite)
-        return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
+        return sum(self._finite) >= self._gradients or in_a_row > MOST_NON_FINITE
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from launch.loop.evaluation import EvaluationLost, GoesOn, SharedEvaluation
-from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
@@ -54,12 +54,10 @@ class Coordinator:
         self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
         self._pool = WorkerPool(executor, supervision, clock)
-        self._max_non_finite = supervision.max_non_finite
         # The versions that the executor has: a publish costs a copy, so each is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
-        # Rollouts in a row that were not finite: each of them gives one report. One may come from a single bad
-        # environment step, a series of them does not end.
+        # Rollouts in a row that were not finite: each of them gives one report.
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
         self._evaluations = 0
@@ -155,11 +153,10 @@ class Coordinator:
             outcomes = [self._learner.submit(report)]
         for outcome in outcomes:
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
-            if self._non_finite > self._max_non_finite:
+            if self._non_finite > MOST_NON_FINITE:
                 raise TrainingStoppedError(
-                    f"{self._non_finite} rollouts in a row were not finite, more than --supervision.max-non-finite "
-                    f"{self._max_non_finite}; the last had the {outcome.report.non_finite}: "
-                    f"{non_finite_advice(outcome.report.non_finite)}"
+                    f"{self._non_finite} rollouts in a row were not finite; the last had the "
+                    f"{outcome.report.non_finite}: {non_finite_advice(outcome.report.non_finite)}"
                 )
         # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
         if not self._pool.stopping:

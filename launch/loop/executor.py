@@ -5,6 +5,9 @@ from typing import NamedTuple, Protocol
 
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, WeightSnapshot
 
+# Rollouts in a row that may be not finite: one may come from a single bad environment step, a series does not end.
+MOST_NON_FINITE = 20
+
 
 class Failed(NamedTuple):
     """An actor died or hangs, or its call raised. `reason` is one line.

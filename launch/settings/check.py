@@ -247,9 +247,8 @@ MAY_CHANGE = frozenset(
         "actor.environments", "actor.unroll_length",
         "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
         "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
-        "evaluation.policy", "evaluation.video", "checkpoint.every_seconds", "checkpoint.every_frames",
+        "evaluation.policy", "evaluation.video", "checkpoint.every_seconds",
         "checkpoint.keep", "supervision.max_restarts", "supervision.hang_seconds", "supervision.start_seconds",
-        "supervision.max_non_finite",
     }
 )  # fmt: skip
 

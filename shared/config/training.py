@@ -218,8 +218,6 @@ class CheckpointConfig:
 
     every_seconds: Annotated[float, Range(above=0)] = 120.0
     """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
-    every_frames: Annotated[int | None, Range(1)] = None
-    """Frames between checkpoints, in addition to those by seconds: one at each multiple."""
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
 
@@ -229,7 +227,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class SupervisionConfig:
-    """Reactions to the death or hang of a process, and to rollouts that are not finite."""
+    """Reactions to the death or hang of a process."""
 
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
@@ -239,8 +237,6 @@ class SupervisionConfig:
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
     included. So does one in an evaluation, for which it makes environments."""
-    max_non_finite: Annotated[int, Range(1)] = 20
-    """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 
     def __post_init__(self) -> None:
         check_ranges("supervision.", self)

@@ -161,8 +161,9 @@ def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
     np.testing.assert_array_equal(summed.gradient, [4.0, 6.0])
 
 
-def test_too_many_non_finite_gradients_in_a_row_are_reported() -> None:
-    node = Node(actors=1, k=3, max_non_finite=2)
+def test_too_many_non_finite_gradients_in_a_row_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.loop.aggregator.MOST_NON_FINITE", 2)
+    node = Node(actors=1, k=3)
     bad = [report(1, n, NAN, 0.0) for n in (1, 2, 4, 5, 6)]
     summed = node.collect(*bad[:2], report(1, 3, 1.0, 1.0), *bad[2:])
     # Two, then one that is finite, then three in a row: the learner stops the run at the third.
