@@ -47,6 +47,7 @@ class Actor:
         spec: EnvironmentSpec,
         actor_id: int,
         first: "Actor | None" = None,
+        emulator_threads: int = 1,
     ) -> None:
         self.actor_id = actor_id
         self._sequence = 0
@@ -54,16 +55,17 @@ class Actor:
         seeds = actor_seeds(config.seed, actor_id, actor.environments)
         self._gradients: Gradients
         self._policy: Policy
-        player = DevicePlayer if actor.device == "gpu" else Player
+        on_gpu = actor.device == "gpu"
         if first is None:
-            self._policy = player.make_policy(config, spec, seeds.actions)
+            self._policy = (DevicePlayer if on_gpu else Player).make_policy(config, spec, seeds.actions)
             self._policy.explore_as(actor_id)
             self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
         else:
             self._policy = first._policy
             self._policy.add_exploration(actor_id, seeds.actions)
             self._gradients = first._gradients.for_another_actor(seeds.actions)
-        self._player = player(config, spec, self._policy, self._gradients, seeds.environments)
+        parts = config, spec, self._policy, self._gradients, seeds.environments
+        self._player = DevicePlayer(*parts, emulator_threads) if on_gpu else Player(*parts)
         self._builder = self._player.builder
         self._config, self._spec = config, spec
         self._evaluator: Evaluator | None = None

@@ -38,7 +38,7 @@ class DevicePlayer:
     the same memory. Both vectors take their random numbers from the stream of the policy, in turn. So another number of
     environments gives other actions, and the CPU's `Player`, which draws those of all environments at once, too.
 
-    `gradients` read the rings. For `seeds` see `Player`.
+    `gradients` read the rings. For `seeds` see `Player`. `emulator_threads` step one of the vectors.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class DevicePlayer:
         policy: Policy,
         gradients: Gradients,
         seeds: npt.NDArray[np.int64],
+        emulator_threads: int,
     ) -> None:
         if policy.method.needs_next_actions:
             raise setting_error("method.name", config.method.name, "is not carried with --actor.device gpu")
         actor = config.actor
         self._policy, self._gradients, self._unroll_length = policy, gradients, actor.unroll_length
         # One vector after another: ale-py's constructor is not meant for several threads at once.
-        threads = actor.emulator_threads or 1
-        self._vectors = [_EmulatedVector(config, of_one, threads) for of_one in np.split(seeds, VECTORS)]
+        self._vectors = [_EmulatedVector(config, of_one, emulator_threads) for of_one in np.split(seeds, VECTORS)]
         self.builder = RolloutBuilder(config, (0,), spec.observation_dtype, spec.actions)
         count = actor.environments // VECTORS
         self._times = [tf.constant(t) for t in range(actor.unroll_length + 1)]

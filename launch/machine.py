@@ -109,9 +109,9 @@ def gpu_actors(cores: float, gpus: float) -> int:
     return max(min(ACTORS_A_GPU * int(gpus), max(int(cores), 1)), 0)
 
 
-def emulator_threads(config: RunConfig, cores: float, actors: int) -> int:
-    """Threads that emulate a vector of environments of one of `actors` GPU actors of a machine."""
-    return config.actor.emulator_threads or max(1, int(cores) // max(actors, 1) - 1)
+def emulator_threads(cores: float, actors: int) -> int:
+    """Threads that emulate a vector of environments of one of `actors` GPU actors, whose other one launches graphs."""
+    return max(1, int(cores) // max(actors, 1) - 1)
 
 
 def _control_groups() -> Iterator[Path]:
@@ -218,7 +218,7 @@ def _gpu_budget(config: RunConfig) -> ThreadBudget:
         raise setting_error("actors", config.actors, f"{problem}, with a core each")
     else:
         actors = places if most is None else min(most, places)
-    return ThreadBudget(cores, actors, emulator_threads(config, automatic_actors(cores), actors))
+    return ThreadBudget(cores, actors, emulator_threads(automatic_actors(cores), actors))
 
 
 @functools.cache

@@ -269,7 +269,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         if config.evaluation.video:
             from launch.film.record import film_episode as film
         stop = run.listener.stop
-        of_actors = replace(config, actor=replace(config.actor, emulator_threads=budget.emulator_threads or None))
+        threads = max(budget.emulator_threads, 1)
 
         def session_here() -> TrainingSession:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
@@ -277,7 +277,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 config,
                 spec,
                 run.folder.path,
-                lambda first_id: kind(of_actors, spec, budget.actors, first_id),
+                lambda first_id: kind(config, spec, budget.actors, first_id, emulator_threads=threads),
                 resume=run.resume,
                 film=film,
                 started=run.started,

@@ -7,6 +7,7 @@ Both are deterministic for a seed. They serve tests, debugging, small tasks and 
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,11 +55,19 @@ class InlineExecutor:
 
     All actors use the graphs of the first. A thousand fit into one process.
 
-    `actors` are started at once, with ids that count up from `first_actor_id`.
+    `actors` are started at once, with ids that count up from `first_actor_id`. `emulator_threads`: see `DevicePlayer`.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
-        self._config, self._spec = config, spec
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int = 0,
+        *,
+        emulator_threads: int = 1,
+    ) -> None:
+        self._config, self._spec, self._emulator_threads = config, spec, emulator_threads
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Actor] = {}
         self._first: Actor | None = None
@@ -147,7 +156,7 @@ class InlineExecutor:
 
     def add(self) -> int | None:
         actor_id = next(self._ids)
-        actor = Actor(self._config, self._spec, actor_id, first=self._first)
+        actor = Actor(self._config, self._spec, actor_id, first=self._first, emulator_threads=self._emulator_threads)
         self._first = self._first or actor
         self._actors[actor_id] = actor
         return actor_id
@@ -170,12 +179,13 @@ class ReplayExecutor(InlineExecutor):
     rules depend on the cluster or a clock, this executor returns the values that lead to the recorded reaction.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
-        super().__init__(config, spec, actors, first_actor_id)
-        assert config.replay_arrivals is not None
-        self._trace = TraceReader(config.replay_arrivals)
-        # The line before which one pass without a completion was made.
-        self._paused_before = 0
+    # The line before which one pass without a completion was made.
+    _paused_before = 0
+
+    @cached_property
+    def _trace(self) -> TraceReader:
+        assert self._config.replay_arrivals is not None
+        return TraceReader(self._config.replay_arrivals)
 
     def next_completion(self) -> Completion | None:
         event, line = self._trace.next, self._trace.line

@@ -90,7 +90,8 @@ class ActorProcess(WorkerProcess):
     cause that a program can read, and Ray would print the traceback on the driver's terminal.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int, emulator_threads: int = 1) -> None:
+        self._emulator_threads = emulator_threads
         self._not_made: str | None = None
         try:
             with without_collections(freeze=True):
@@ -103,7 +104,7 @@ class ActorProcess(WorkerProcess):
         prepare_for_actors(config)
         from actors.actor import Actor
 
-        return Actor(config, spec, actor_id)
+        return Actor(config, spec, actor_id, emulator_threads=self._emulator_threads)
 
     def handle(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None

@@ -191,12 +191,12 @@ class RayExecutor:
                 return None
             node = free
         actor_id = next(self._ids)
-        config, resources = self._share_of(node)
-        self._workers[actor_id] = self._start(self._actor_process, config, resources, node, 1, actor_id)
+        threads, resources = self._share_of(node)
+        self._workers[actor_id] = self._start(self._actor_process, resources, node, 1, actor_id, threads)
         return actor_id
 
-    def _share_of(self, node: str) -> tuple[RunConfig, dict[str, float]]:
-        """The settings of an actor on a node, and its resources."""
+    def _share_of(self, node: str) -> tuple[int, dict[str, float]]:
+        """Threads for emulators of an actor on a node, and its resources."""
         if self._cluster is None:
             return worker_resources(self._config, self._cores, self._local_actors)
         slots = self._cluster.slots_by_node()
@@ -205,7 +205,6 @@ class RayExecutor:
     def _start(
         self,
         worker: type[WorkerProcess],
-        config: RunConfig,
         resources: dict[str, float],
         node: str,
         actors: int,
@@ -213,7 +212,7 @@ class RayExecutor:
     ) -> WorkerHandle:
         """Start the process of a worker with `actors` actors; `arguments` follow the configuration and the spec."""
         options = PROCESS_OPTIONS | (on_node(node) if node else {}) | resources
-        process = ray.remote(**options)(worker).remote(config, self._spec, *arguments)
+        process = ray.remote(**options)(worker).remote(self._config, self._spec, *arguments)
         # A process elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
         connection = self._transport.offer() if here and self._shared_memory else None

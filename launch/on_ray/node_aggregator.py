@@ -119,7 +119,7 @@ class NodesExecutor(RayExecutor):
         at_work = actors if node else min(actors, usable_cores())
         gradients = gradients_together(self._config, at_work) if self._gradients is None else self._gradients
         arguments = (actors, gradients, node_id + 1, node, self._actor_process)
-        self._workers[node_id] = self._start(NodeAggregator, self._config, {"num_cpus": 0}, node, actors, *arguments)
+        self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, node, actors, *arguments)
         return node_id
 
     def free_slots(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from launch.machine import (
@@ -109,13 +109,12 @@ def cores_of_actors(node: Node, learner: Node) -> float:
     return node.cores - leaves_one
 
 
-def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[RunConfig, dict[str, float]]:
-    """Settings of one actor, and its resources for Ray, on a machine whose `actors` share `cores` cores."""
+def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[int, dict[str, float]]:
+    """Threads for emulators of one actor, and its resources for Ray, where `actors` share `cores` cores."""
     if config.actor.device != "gpu":
-        return config, {"num_cpus": 1}
-    threads = emulator_threads(config, cores, actors)
+        return 1, {"num_cpus": 1}
     resources = {"num_cpus": max(1, int(cores) // actors), "num_gpus": 1 / ACTORS_A_GPU}
-    return replace(config, actor=replace(config.actor, emulator_threads=threads)), resources
+    return emulator_threads(cores, actors), resources
 
 
 def desired_actors(config: RunConfig, slots: dict[str, int]) -> int:

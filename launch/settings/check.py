@@ -243,7 +243,7 @@ MAY_CHANGE = frozenset(
         "exploration.noise_persistence_agent_steps", "optimizer.learning_rate",
         "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
         "learner.gradients_per_update", "learner.max_policy_lag",
-        "learner.agent_steps_per_update", "learner.device", "actor.device", "actor.emulator_threads",
+        "learner.agent_steps_per_update", "learner.device", "actor.device",
         "actor.environments", "actor.unroll_length",
         "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
         "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",

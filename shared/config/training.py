@@ -165,9 +165,6 @@ class ActorConfig:
     """Device of networks and gradients of actors. gpu: of Atari games, two actors a GPU, each with two vectors of
     environments that alternate: one is emulated while the network plays the other. auto: gpu where there is one and the
     network is convolutional. See docs/gpu.md."""
-    emulator_threads: Annotated[int | None, Range(1), For("actor.device", "gpu", "auto")] = None
-    """gpu: threads that emulate one of the vectors of an actor. None: the actor's share of the cores of its machine,
-    less one that launches graphs."""
 
     def __post_init__(self) -> None:
         check_ranges("actor.", self)

@@ -118,7 +118,6 @@ def test_gpus_are_counted_by_their_device_files(
         (16, 2, {}, 4, 2),
         (2, 1, {}, 2, 1),
         (16, 2, {"learner__device": "gpu"}, 2, 6),
-        (16, 1, {"actor__emulator_threads": 3}, 2, 3),
     ],
 )
 def test_two_actors_a_gpu_share_the_cores(
@@ -146,10 +145,8 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(placement, nodes, on_gpus=True)
     with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
     assert with_learner[:3] == (nodes[1], True, {"g": 2})
-    mine, resources = worker_resources(config, cores_of_actors(nodes[1], head), 4)
-    assert mine.actor.emulator_threads == 3
-    assert resources == {"num_cpus": 4, "num_gpus": 0.5}
-    assert worker_resources(PONG, 16.0, 15) == (PONG, {"num_cpus": 1})
+    assert worker_resources(config, cores_of_actors(nodes[1], head), 4) == (3, {"num_cpus": 4, "num_gpus": 0.5})
+    assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
 
 
 # ---- The choice of the device
