@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_components
-from launch.bench.learner import measure_learner
+from launch.bench.alone import PLAIN_NETWORKS, Alone, Components, measure_alone
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
@@ -41,7 +40,6 @@ from shared.types import StageSeconds
 
 # Excluded after the actors' first reports: first traces, first updates.
 WARM_UP_SECONDS = 4.0
-_LEARNER_SECONDS = 3.0
 _CORES = (1, 2, 4, 8, 16, 32, 64, 128)
 _MILLIONS_OF_FRAMES = (40, 200)
 _MOST_ACTORS = 4096
@@ -73,24 +71,21 @@ def throughput(arguments: ThroughputArguments) -> None:
     check_network(config, spec)
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
-    console, bounded = Console(), has_bound(config, spec)
-    load = busy(load_average())
+    console, load = Console(), busy(load_average())
 
-    def components() -> list[Components]:
-        if not bounded:
-            return []
-        progress(console, "environment, acting and gradient, alone on one core …")
-        return [measure_components(config, spec)]
+    def alone() -> Alone:
+        progress(console, "environment, acting, gradient and learner, each alone on one core …")
+        return measure_alone(config, spec)
 
-    parts = components()
-    if not bounded:
+    # Before and after the system, so that a slow minute of a shared machine is in both.
+    before = alone()
+    if not before.components:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
     measured = steady_state(train_for(config, seconds), seconds)
-    # Before and after the system, so that a slow minute of a shared machine is in both.
-    parts += components()
-    progress(console, "the learner alone …")
-    learner_seconds, parameters = measure_learner(config, spec, _LEARNER_SECONDS)
+    after = alone()
+    parts = [each.components for each in (before, after) if each.components]
+    learner_seconds = float(np.median(before.learner + after.learner))
     rate, stages = measured["agent_steps_per_second"], measured["stage_seconds_per_step"]
     actor_seconds = sum(stages.values()) - stages["wait"]
     halves = measured["agent_steps_per_second_by_halves"]
@@ -105,7 +100,7 @@ def throughput(arguments: ThroughputArguments) -> None:
         **bound_figures(parts, cores, rate),
         **measured,
         "learner_seconds_per_gradient": learner_seconds,
-        "parameters": parameters,
+        "parameters": before.parameters,
         "agent_steps_per_gradient": agent_steps_per_gradient(config),
         "busy": reasons,
         "curve": [] if reasons else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],

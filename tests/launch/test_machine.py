@@ -225,9 +225,9 @@ LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None,
     "load": "from tributary_rl import load; load(f'zoo:{PRESET}')",
     "bound": """
 from contextlib import suppress
-from launch.bench.bound import measure_components
+from launch.bench.alone import measure_alone
 # The process that computes has ended.
-with suppress(Exception): measure_components(None, None)
+with suppress(Exception): measure_alone(None, None)
 """,
     "a command whose module of the user imports TensorFlow": """
 from launch.output import exit_code

@@ -13,7 +13,7 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.bench import scaling as module
-from launch.bench.bound import make_works, measure_components
+from launch.bench.alone import Alone, learner_work, make_works, measure_alone
 from launch.bench.scaling import summarise
 from launch.bench.throughput import bound_figures, steady_state
 from launch.cli import main
@@ -78,15 +78,24 @@ def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
 def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
     config = replace(CONFIG, actor=ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3))
     gradient = make_works(config, environment_spec(config.environment))["gradient"]
-    assert (gradient.agent_steps, len(gradient.call())) == (2, 4)
+    assert (gradient.units, len(gradient.call())) == (2, 4)
+
+
+def test_each_call_of_the_learner_is_a_gradient_of_an_update() -> None:
+    config = PRESETS["cartpole"].config
+    spec = environment_spec(config.environment)
+    work, parameters = learner_work(config, spec)
+    learner_calls = [work.call() for _ in range(config.learner.gradients_per_update * 3)]
+    assert learner_calls[-1] == 3
+    assert parameters > 1_000
 
 
 def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.CaptureFixture) -> None:
-    config = PRESETS["cartpole"].config
+    config, spec = PRESETS["pong"].config, environment_spec(PRESETS["cartpole"].config.environment)
     # The plain networks are for images.
-    with pytest.raises(ConfigurationError, match="could not be measured: a process died"):
-        measure_components(config, environment_spec(config.environment))
-    assert "KeyError" in capfd.readouterr().err
+    with pytest.raises(ConfigurationError, match="could not be measured alone: their process died"):
+        measure_alone(config, replace(spec, has_lives=True))
+    assert "Error" in capfd.readouterr().err
 
 
 def test_an_interrupt_ends_the_measurement_at_once() -> None:
@@ -125,7 +134,7 @@ def test_a_busy_machine_predicts_nothing(
 ) -> None:
     made = [row(6.0, 10, 1), *(row(s, 1_000 * (s - 5), s) for s in (10.0, 12.0, 14.0, 16.0))]
     monkeypatch.setattr("launch.bench.throughput.train_for", lambda *_: made)
-    monkeypatch.setattr("launch.bench.throughput.measure_learner", lambda *_: (1e-3, 9))
+    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9))
     file = tmp_path / "throughput.json"
     for load, factor, reasons in ((0.0, 1, 0), (1_000.0, 1, 1), (1_000.0, 3, 2)):
         made[-1] = row(16.0, 9_000 + 2_000 * factor, 99)

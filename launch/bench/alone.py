@@ -1,22 +1,28 @@
-"""The bound of the machine's cores: environment, acting and gradient in plain Keras, in a process of their own."""
+"""Environment, acting, gradient and learner, each alone on one core, in a process of their own.
+
+The first three are those of the bound, in plain Keras. The learner takes one constant gradient after another: its
+admission, accumulation, clipping and optimizer, without the transport, of which a call costs 0.04 ms on one machine.
+"""
 
 import itertools
-import multiprocessing
-import signal
+import pickle
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from launch.interrupts import blocked
+from launch.machine import module_command, module_environment
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
+from shared.types import EpisodeStats, GradientReport, StageSeconds
 
 if TYPE_CHECKING:
     import keras
@@ -29,9 +35,22 @@ PLAIN_NETWORKS = {
     "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
+# An actor-critic reports about as many statistics with each gradient.
+_STATISTICS = {f"statistic {number}": 0.5 for number in range(8)}
 
 Components = dict[str, list[float]]
 """Environment, acting and gradient: e, a and E·g of the bound in seconds of one core per agent step, by repeats."""
+
+
+class Alone(NamedTuple):
+    """What was measured. `components` is empty where the bound is not known.
+
+    `learner` are the learner's seconds of one core per gradient, by repeats; `parameters` the length of a gradient.
+    """
+
+    components: Components
+    learner: list[float]
+    parameters: int
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
@@ -40,76 +59,89 @@ def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
     return spec.has_lives and network.name in PLAIN_NETWORKS and network.recurrent == "none"
 
 
-def measure_components(config: RunConfig, spec: EnvironmentSpec, seconds: float = 0.7) -> Components:
-    """Measure the components in a process of one thread, in turn. A repeat takes `seconds`."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_measure, args=(theirs, config, spec, seconds), daemon=True)
-    with _interrupts_blocked():
-        process.start()
-    theirs.close()
-    try:
-        measured = ours.recv()
-    except (EOFError, OSError) as error:
-        raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
-    finally:
-        process.terminate()
-        process.join()
+def measure_alone(config: RunConfig, spec: EnvironmentSpec, seconds: float = 0.7) -> Alone:
+    """Measure the parts in a process of one thread, in turn. A repeat takes `seconds`."""
+    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
+        call, result = Path(folder, "call"), Path(folder, "result")
+        call.write_bytes(pickle.dumps((config, spec, seconds)))
+        command = module_command("launch.bench.alone", str(call), str(result))
+        # In a group of its own, which no Ctrl-C reaches: this process ends it then.
+        subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
+        if not result.is_file():
+            raise ConfigurationError("the parts could not be measured alone: their process died")
+        measured = pickle.loads(result.read_bytes())
     if isinstance(measured, EnvironmentFailedError):
         raise measured
-    return measured
+    return Alone(*measured)
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C for the process that is started within: it is ended from here, without a traceback of its own.
-
-    Another thread of this process, which does not block it, may take the signal: it is raised at the end, so that no
-    process is left half started.
-    """
-    interrupts: list[int] = []
-    # The first spawned process starts this one, which would unblock the interrupts.
-    resource_tracker.ensure_running()
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        with blocked(signal.SIGINT):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if interrupts:
-        raise KeyboardInterrupt
-
-
-def _measure(connection: Connection, config: RunConfig, spec: EnvironmentSpec, seconds: float) -> None:
-    """Send the components, or the error of an environment."""
+def _measured(
+    config: RunConfig, spec: EnvironmentSpec, seconds: float
+) -> tuple[Components, list[float], int] | EnvironmentFailedError:
+    """The values of `Alone`, whose class is another one in a process that runs this file; or an environment's error."""
     prepare_tensorflow(gpu=False)
     try:
-        works = make_works(config, spec)
+        works = make_works(config, spec) if has_bound(config, spec) else {}
+        works["learner"], parameters = learner_work(config, spec)
         for work in works.values():
             for _ in range(_WARM_UP_CALLS):
                 work.call()
-        repeats = [
-            {part: seconds_per_agent_step(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)
-        ]
-        connection.send({part: [repeat[part] for repeat in repeats] for part in works})
+        repeats = [{part: seconds_of(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)]
+        components = {part: [repeat[part] for repeat in repeats] for part in works}
+        return components, components.pop("learner"), parameters
     except EnvironmentFailedError as error:
-        connection.send(error)
+        return error
 
 
 class Work(NamedTuple):
-    """A call to measure, and the number of agent steps that it accounts for."""
+    """A call to measure, and the number of agent steps, or of gradients, that it accounts for."""
 
     call: Callable[[], object]
-    agent_steps: int
+    units: int
 
 
-def seconds_per_agent_step(work: Work, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """The mean over the calls of `seconds`, of which there is at least one."""
-    began, calls = clock(), 0
-    while not calls or clock() - began < seconds:
+def seconds_of(work: Work, seconds: float) -> float:
+    """Seconds of an agent step or gradient: the mean over the calls of `seconds`, of which there is at least one."""
+    began, calls = time.perf_counter(), 0
+    while not calls or time.perf_counter() - began < seconds:
         work.call()
         calls += 1
-    return (clock() - began) / (calls * work.agent_steps)
+    return (time.perf_counter() - began) / (calls * work.units)
+
+
+def learner_work(config: RunConfig, spec: EnvironmentSpec) -> tuple[Work, int]:
+    """The learner of one constant gradient, and the number of its parameters. Imports TensorFlow."""
+    from actors.policy import Policy
+    from learner.learner import Learner
+
+    # Without the observations that their means and moments are measured from.
+    config = replace(config, network=replace(config.network, centre_observations=False, observation_scaling="none"))
+    policy = Policy(config, spec)
+    parameters, layout = policy.initial_parameters(), policy.layout
+    learner = Learner(config, layout, parameters)
+    gradient = np.random.default_rng(config.seed).normal(0.0, 1e-3, parameters.size).astype(np.float32)
+    numbers = itertools.count(1)
+    agent_steps = config.actor.environments * config.actor.unroll_length
+
+    def submit() -> int:
+        learner.submit(
+            GradientReport(
+                actor_id=0,
+                sequence=next(numbers),
+                version=learner.version,
+                layout_fingerprint=layout.fingerprint,
+                gradient=gradient,
+                agent_steps=agent_steps,
+                samples=agent_steps,
+                episodes=EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
+                stage_seconds=StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
+                statistics=_STATISTICS,
+            )
+        )
+        # The loop takes one of each version, to publish it.
+        return learner.snapshot().version
+
+    return Work(submit, 1), int(parameters.size)
 
 
 def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
@@ -174,3 +206,8 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> "keras.Model":
         x = activated(keras.layers.Conv2D(filters, kernel, stride)(x))
     x = activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)))
     return keras.Model(inputs, [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)])
+
+
+if __name__ == "__main__":
+    call, result = map(Path, sys.argv[1:])
+    result.write_bytes(pickle.dumps(_measured(*pickle.loads(call.read_bytes()))))
