@@ -48,7 +48,7 @@ class DevicePlayer:
         policy: Policy,
         gradients: Gradients,
         seeds: npt.NDArray[np.int64],
-        emulator_threads: int,
+        emulator_threads: int = 1,
     ) -> None:
         if policy.method.needs_next_actions:
             raise setting_error("method.name", config.method.name, "is not carried with --actor.device gpu")

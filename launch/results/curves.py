@@ -1,4 +1,4 @@
-"""Learning curves from the metrics of runs: medians over seeds, and interquartile means over seeds and games."""
+"""Learning curves from the metrics of runs, and medians over seeds."""
 
 import json
 from collections import Counter
@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from launch.results.evaluate import reference_score
 from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
@@ -22,8 +21,6 @@ EVALUATION_RETURN = "evaluation_return"
 
 _COLUMNS = {"frames": "frames", "agent_steps": "agent_steps", "seconds": "elapsed_seconds"}
 _BAND_POINTS = 300
-_AGGREGATE_POINTS = 100
-_AGGREGATE_RESAMPLES = 2_000
 # Columns of every whole row.
 _ALWAYS = {
     *_COLUMNS.values(),
@@ -54,7 +51,7 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Runs that are drawn as one line: a median with quartiles, or an interquartile mean with its 95 % band.
+    """Runs that differ only in their seed, drawn as one line: a median with quartiles.
 
     `x`, `low`, `centre` and `high` are float64 [M]. `seeds` int64 [M] is the number of runs with data there: runs start
     and end at different x.
@@ -67,11 +64,6 @@ class Band(NamedTuple):
     low: npt.NDArray[np.float64]
     centre: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
-
-    @property
-    def games(self) -> Counter[str]:
-        """Number of runs of each environment."""
-        return Counter(curve.config.environment.id for curve in self.curves)
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
@@ -154,21 +146,15 @@ def same_but_for_seed(configs: Sequence[RunConfig]) -> list[tuple[str, list[int]
 
     The label of each group has the environment, and the settings in which groups of the same environment differ.
     """
-    members = _alike([replace(config, seed=0) for config in configs])
-    firsts = [replace(configs[group[0]], seed=0) for group in members]
+    groups: dict[bytes, list[int]] = {}
+    for i, config in enumerate(configs):
+        groups.setdefault(msgspec.json.encode(replace(config, seed=0)), []).append(i)
+    firsts = [replace(configs[members[0]], seed=0) for members in groups.values()]
     labels = []
     for config in firsts:
         same = [other for other in firsts if other.environment.id == config.environment.id]
         labels.append(", ".join([config.environment.id, *_differences(same)[same.index(config)]]))
-    return list(zip(labels, members, strict=True))
-
-
-def _alike(configs: Sequence[RunConfig]) -> list[list[int]]:
-    """Positions of equal configurations, in the order of the first of each."""
-    groups: dict[bytes, list[int]] = {}
-    for i, config in enumerate(configs):
-        groups.setdefault(msgspec.json.encode(config), []).append(i)
-    return list(groups.values())
+    return list(zip(labels, groups.values(), strict=True))
 
 
 def _differences(configs: Sequence[RunConfig]) -> list[list[str]]:
@@ -199,85 +185,3 @@ def _band(label: str, curves: Sequence[Curve]) -> Band:
     x, seeds, values = x[seeds >= least], seeds[seeds >= least], values[:, seeds >= least]
     low, median, high = np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x))
     return Band(label, tuple(curves), x, seeds, low, median, high)
-
-
-def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The mean of the middle half of the scores float64 [..., N]: float64 [...].
-
-    ⌊N/4⌋ scores are left out at each end (Agarwal et al. 2021, arXiv 2108.13264): below four it is the mean. The
-    package rliable has this and the bootstrap, but depends on statsmodels, pandas and seaborn.
-    """
-    count = scores.shape[-1]
-    cut = count // 4
-    return np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1)
-
-
-def stratified_resamples(scores: Sequence[npt.NDArray[np.float64]], resamples: int) -> npt.NDArray[np.float64]:
-    """Resample the runs of each game with replacement, as many as the game has (Agarwal et al. 2021, section 4.1).
-
-    From the scores float64 [runs] of each game and R resamples to float64 [R, N], with N runs of all games.
-    """
-    generator = np.random.default_rng(0)
-    drawn = [game[generator.integers(0, len(game), (resamples, len(game)))] for game in scores]
-    return np.concatenate(drawn, axis=1)
-
-
-def of_several_games(curves: Sequence[Curve]) -> bool:
-    """Whether `aggregates` normalises the returns of these runs."""
-    return len({curve.config.environment.id for curve in curves}) > 1
-
-
-def aggregates(curves: Sequence[Curve], y: str) -> list[Band]:
-    """Interquartile means of runs that differ only in seed and game, with 95 % bands.
-
-    The returns of several games are human-normalised: 0 is random play and 1 a human player.
-    """
-    if of_several_games(curves):
-        curves = [curve._replace(y=_human_normalised(curve, y)) for curve in curves]
-    members = _alike([_algorithm(curve.config) for curve in curves])
-    differing = _differences([_algorithm(curves[group[0]].config) for group in members])
-    return [_aggregate(words, [curves[i] for i in group]) for words, group in zip(differing, members, strict=True)]
-
-
-def _algorithm(config: RunConfig) -> RunConfig:
-    """The settings of the algorithm, with the defaults for game, seed, limits and machines."""
-    parts = ("network", "method", "exploration", "optimizer", "learner", "actor")
-    return RunConfig(**{part: getattr(config, part) for part in parts})
-
-
-def _aggregate(words: Sequence[str], curves: Sequence[Curve]) -> Band:
-    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
-    x = np.linspace(first, max(first, last), _AGGREGATE_POINTS)
-    games: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for curve in curves:
-        games.setdefault(curve.config.environment.id, []).append(np.interp(x, curve.x, curve.y))
-    # [runs, M] for each game.
-    scores = [np.array(runs) for runs in games.values()]
-    resampled = [
-        interquartile_mean(stratified_resamples([game[:, i] for game in scores], _AGGREGATE_RESAMPLES))
-        for i in range(len(x))
-    ]
-    low, high = np.percentile(resampled, (2.5, 97.5), axis=1)
-    what = next(iter(games)) if len(games) == 1 else f"{len(games)} games"
-    return Band(
-        label=", ".join([f"{what}, {len(curves)} run{'s' * (len(curves) > 1)}", *words]),
-        curves=tuple(curves),
-        x=x,
-        seeds=np.full(len(x), len(curves)),
-        low=low,
-        centre=interquartile_mean(np.concatenate(scores).T),
-        high=high,
-    )
-
-
-def _human_normalised(curve: Curve, y: str) -> npt.NDArray[np.float64]:
-    game = curve.config.environment.id
-    if y not in (TRAINING_RETURN, EVALUATION_RETURN):
-        raise setting_error("y", y, "is not comparable between environments; only returns are, by reference scores")
-    reference = reference_score(game)
-    if reference is None:
-        raise setting_error(
-            "aggregate", "iqm", f"no human score of {game} is known to compare it by: name runs of one environment only"
-        )
-    normalised: npt.NDArray[np.float64] = reference.normalised(curve.y)
-    return normalised

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -22,7 +22,7 @@ from launch.output import (
     unfinished,
     write_json,
 )
-from launch.results.curves import Band, XAxis, aggregates, bands, of_several_games, read_curve
+from launch.results.curves import Band, XAxis, bands, read_curve
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
@@ -70,9 +70,6 @@ class PlotArguments:
     """frames, agent_steps, or seconds of training."""
     y: str = "mean_return_100"
     """Any number of metrics.jsonl."""
-    aggregate: Literal["median", "iqm"] = "median"
-    """median: of runs that differ only in their seed, with quartiles. iqm: the interquartile mean over seeds and games
-    with a 95 % stratified bootstrap band (arXiv 2108.13264); returns of several games are human-normalised."""
     output: Path | None = None
     """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the run folder, or for several runs in
     their common parent folder, else in the working directory."""
@@ -84,26 +81,15 @@ def plot(arguments: PlotArguments) -> None:
     check_can_be_written(arguments.output, "output", (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
     curves = read_each(runs, lambda run: read_curve(run, x, y))
-    if arguments.aggregate == "iqm":
-        groups, normalised = aggregates(curves, y), of_several_games(curves)
-        what = "human-normalised return" if normalised else metric_label(y)
-        picture = curves_figure(groups, x, f"{what}\ninterquartile mean, 95 % bootstrap band", iqm=True)
-        lines = [aggregate_line(group, x, human_normalised=normalised) for group in groups]
-    else:
-        groups = bands(curves)
-        picture, lines = curves_figure(groups, x, metric_label(y)), [band_line(band) for band in groups]
+    groups = bands(curves)
     output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
-    with picture as drawn:
+    with curves_figure(groups, x, metric_label(y)) as drawn:
         save(drawn, paths, runs=[RunFolder(curve.folder).name for curve in curves])
     console = Console()
-    for line in (*lines, *(f"curves: {path}" for path in paths)):
+    for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
         print_line(console, line)
-    figures = [as_json(group, arguments.aggregate) for group in groups]
-    if arguments.aggregate == "iqm":
-        figures = [f | {"games": g.games, "human_normalised": normalised} for f, g in zip(figures, groups, strict=True)]
-    how = {"x": x, "y": y, "aggregate": arguments.aggregate}
-    write_json(arguments.json, {**how, "groups": figures, **provenance()})
+    write_json(arguments.json, {"x": x, "y": y, "groups": list(map(as_json, groups)), **provenance()})
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
@@ -151,22 +137,8 @@ def band_line(band: Band) -> str:
     return f"{band.label}: at the end {ends}"
 
 
-def aggregate_line(group: Band, x: XAxis, *, human_normalised: bool) -> str:
-    """A line with the score of a group at the end of its shortest run."""
-    runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
-    what = "interquartile mean of human-normalised returns" if human_normalised else "interquartile mean"
-    several = max(group.games.values()) > 1
-    band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}" if several else "no band from one run of each"
-    at = f"{group.x[-1]:,.0f} {x.replace('_', ' ')}"
-    return f"{group.label}: at {at} {what} {group.centre[-1]:.2f}, {band} (runs: {runs})"
-
-
-def as_json(band: Band, aggregate: Literal["median", "iqm"]) -> dict[str, Any]:
+def as_json(band: Band) -> dict[str, Any]:
     """The numbers of a picture."""
-    low, centre, high = {
-        "median": ("lower_quartile", "median", "upper_quartile"),
-        "iqm": ("interval_95_low", "interquartile_mean", "interval_95_high"),
-    }[aggregate]
     return {
         "label": band.label,
         "runs": [
@@ -174,9 +146,9 @@ def as_json(band: Band, aggregate: Literal["median", "iqm"]) -> dict[str, Any]:
         ],
         "x": band.x.tolist(),
         "seeds": band.seeds.tolist(),
-        low: band.low.tolist(),
-        centre: band.centre.tolist(),
-        high: band.high.tolist(),
+        "lower_quartile": band.low.tolist(),
+        "median": band.centre.tolist(),
+        "upper_quartile": band.high.tolist(),
     }
 
 
@@ -187,7 +159,6 @@ def curves_figure(
     y_label: str,
     *,
     size: tuple[float, float] = (7.0, 4.0),
-    iqm: bool = False,
     legend: bool = True,
 ) -> Iterator["Figure"]:
     """Curves in one panel for each environment, since returns of two games have no common scale.
@@ -197,12 +168,11 @@ def curves_figure(
         x: the horizontal axis.
         y_label: of the vertical axis.
         size: inches, for one panel.
-        iqm: draw interquartile means, in one panel and without their runs.
         legend: name the groups.
     """
     panels: dict[str, list[Band]] = {}
     for band in groups:
-        panels.setdefault("" if iqm else band.curves[0].config.environment.id, []).append(band)
+        panels.setdefault(band.curves[0].config.environment.id, []).append(band)
     several = len(panels) > 1
     columns = min(len(panels), _PANELS_IN_A_ROW)
     rows = math.ceil(len(panels) / columns)
@@ -212,10 +182,10 @@ def curves_figure(
         for axes, (environment, inside) in zip(every, panels.items(), strict=False):
             for colour, band in zip(cycle(COLOURS), inside, strict=False):
                 name = band.label.removeprefix(environment).lstrip(", ") if several else band.label
-                _draw_band(axes, colour, band, name, iqm=iqm)
+                _draw_band(axes, colour, band, name)
             _finish(axes, x, _LEGEND_CHARACTERS // (2 if several else 1), legend=legend)
             if several:
-                single = not iqm and all(len(band.curves) == 1 for band in inside)
+                single = all(len(band.curves) == 1 for band in inside)
                 how = ", one run" + " each" * (len(inside) > 1) if single else ""
                 axes.set_title(environment + how)
             else:
@@ -228,10 +198,10 @@ def curves_figure(
         yield drawn
 
 
-def _draw_band(axes: "Axes", colour: str, band: Band, name: str, *, iqm: bool) -> None:
+def _draw_band(axes: "Axes", colour: str, band: Band, name: str) -> None:
     """The band of a group, with a thin line for each run and points for evaluations; for one run, its line."""
     several = len(band.curves) > 1
-    for curve in () if iqm else band.curves:
+    for curve in band.curves:
         width, alpha = (0.6, 0.45) if several else (1.6, 1)
         axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label=None if several else name)
         if curve.evaluations is not None:
@@ -252,10 +222,10 @@ def _draw_band(axes: "Axes", colour: str, band: Band, name: str, *, iqm: bool) -
                 label=None if label in axes.get_legend_handles_labels()[1] else label,
                 zorder=3,
             )
-    if several or iqm:
+    if several:
         median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles; thin: each seed")))
         axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=name if iqm else median)
+        axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=median)
 
 
 def _seeds_of(band: Band) -> str:

@@ -140,7 +140,7 @@ def test_xla_compiles_the_graphs() -> None:
         policy = Policy(config, spec, environments=2, seed=1, compiled=compiled)
         policy.assign(first_weights(config, spread=0.05))
         of_rollout = gradients_of(config, spec, policy, 1)
-        player = DevicePlayer(config, spec, policy, of_rollout, np.arange(4), 1)
+        player = DevicePlayer(config, spec, policy, of_rollout, np.arange(4))
         of_rollout.begin(player.play().rollout)
         gradients.append(of_rollout.next().gradient)
         player.close()

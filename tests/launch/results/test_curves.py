@@ -1,6 +1,5 @@
-"""Curves of runs, their aggregates against numbers worked out by hand, and plots of them."""
+"""Curves of runs, their medians against numbers worked out by hand, and plots of them."""
 
-import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,87 +12,10 @@ from PIL import Image
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
-from launch.results.curves import (
-    Curve,
-    aggregates,
-    bands,
-    interquartile_mean,
-    read_curve,
-    read_rows,
-    stratified_resamples,
-)
+from launch.results.curves import Curve, bands, read_curve, read_rows
 from launch.results.plot import curves_figure
 from launch.run.folder import RunFolder
-from shared.config import EnvironmentConfig, RunConfig
-from shared.errors import ConfigurationError
-
-
-def test_a_quarter_is_left_out_at_each_end() -> None:
-    # Eight scores: 1, 2 and 70, 80 go; (3 + 4 + 50 + 60) / 4.
-    assert interquartile_mean(np.array([80.0, 1.0, 3.0, 60.0, 2.0, 50.0, 4.0, 70.0])) == (3 + 4 + 50 + 60) / 4
-    # One of six is trimmed at each end: a quarter is 1.5, rounded down.
-    assert interquartile_mean(np.array([[0.0, 1, 2, 3, 4, 100], [5, 5, 5, 5, 5, 5]])).tolist() == [
-        (1 + 2 + 3 + 4) / 4,
-        5,
-    ]
-    # Below four nothing goes.
-    assert interquartile_mean(np.array([1.0, 2.0, 9.0])) == 4.0
-
-
-def test_runs_are_drawn_within_their_game_and_each_as_likely() -> None:
-    drawn = stratified_resamples([np.array([0.0, 1.0]), np.array([10.0, 20.0, 30.0])], 20_000)
-    assert drawn.shape == (20_000, 5)
-    first, second = drawn[:, :2], drawn[:, 2:]
-    assert set(np.unique(first)) == {0.0, 1.0}
-    assert set(np.unique(second)) == {10.0, 20.0, 30.0}
-    # All 2² draws of the first game come equally often, so draws are independent and with replacement.
-    shares = [np.mean((first == pair).all(axis=1)) for pair in itertools.product((0.0, 1.0), repeat=2)]
-    np.testing.assert_allclose(shares, 0.25, atol=0.02)
-
-
-def test_scores_of_several_games_are_human_normalised() -> None:
-    # Pong: random -20.7, human 14.6. Breakout: random 1.7, human 30.5.
-    pong = [curve("ALE/Pong-v5", seed, [-20.7, 14.6]) for seed in (1, 2)]
-    breakout = [curve("ALE/Breakout-v5", seed, [1.7, 1.7 + 2 * 28.8]) for seed in (1, 2)]
-    (group,) = aggregates([*pong, *breakout], "mean_return_100")
-    assert group.games == {"ALE/Pong-v5": 2, "ALE/Breakout-v5": 2}
-    # At the end 1, 1, 2, 2: the middle half are a 1 and a 2. In each game all runs agree, so every resample does.
-    assert group.centre[0] == pytest.approx(0.0)
-    assert group.centre[-1] == group.low[-1] == group.high[-1] == pytest.approx(1.5)
-    # So are groups of one game each.
-    alone = [curve("ALE/Pong-v5", 1, [-20.7, 14.6]), curve("ALE/Breakout-v5", 1, [1.7, 30.5], rate=2e-3)]
-    assert [group.centre[-1] for group in aggregates(alone, "mean_return_100")] == pytest.approx([1.0, 1.0])
-
-
-def test_one_game_is_as_it_was_measured() -> None:
-    runs = [curve("CartPole-v1", seed, [0.0, float(100 * seed)]) for seed in (1, 2, 3, 4)]
-    (group,) = aggregates(runs, "mean_return_100")
-    assert group.centre[-1] == pytest.approx(250.0)
-    assert 100 <= group.low[-1] < 200 < 300 < group.high[-1] <= 400
-
-
-def test_groups_are_algorithms_and_the_shortest_run_sets_the_end() -> None:
-    runs = [
-        curve("CartPole-v1", 1, [1.0, 1.0]),
-        curve("CartPole-v1", 2, [1.0, 1.0], frames=60),
-        curve("CartPole-v1", 1, [5.0, 5.0], rate=2e-3),
-    ]
-    first, second = aggregates(runs, "mean_return_100")
-    assert first.label == "CartPole-v1, 2 runs, learning_rate 0.001"
-    assert second.label == "CartPole-v1, 1 run, learning_rate 0.002"
-    assert first.x[-1] == 60
-
-
-@pytest.mark.parametrize(
-    ("y", "games", "message"),
-    [
-        ("mean_return_100", ("ALE/Pong-v5", "CartPole-v1"), "no human score of CartPole-v1"),
-        ("policy_lag_mean", ("ALE/Pong-v5", "ALE/Breakout-v5"), "not comparable between environments"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(y: str, games: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        aggregates([curve(game, 1, [0.0, 1.0]) for game in games], y)
+from shared.config import RunConfig
 
 
 def test_seeds_of_very_different_speed_end_where_they_end() -> None:
@@ -183,20 +105,6 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         (axes,) = drawn(curves)
         assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles; thin: each seed"]
         assert axes.get_xlim()[0] == 0.0
-
-
-def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for game, seed in itertools.product(("ALE/Pong-v5", "ALE/Breakout-v5"), (1, 2)):
-        rows = [{"frames": frames, "mean_return_100": 2.0 + seed * frames} for frames in (0, 5, 10)]
-        config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game))
-        written_run(tmp_path / f"{game[4:]}-{seed}", rows, config)
-    file = tmp_path / "iqm.json"
-    assert main(["plot", str(tmp_path), "--aggregate", "iqm", "--json", str(file)]) == 0
-    (group,) = json.loads(file.read_text())["groups"]
-    assert group["games"] == {"ALE/Breakout-v5": 2, "ALE/Pong-v5": 2}
-    assert len(group["x"]) == len(group["interquartile_mean"]) == len(group["interval_95_low"])
-    assert "2 games, 4 runs: at 10 frames interquartile mean of human-normalised returns" in capsys.readouterr().out
-    assert (tmp_path / "curve.png").is_file()
 
 
 def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(tmp_path: Path, refused: Callable[[str], str]) -> None:
