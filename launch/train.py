@@ -191,11 +191,6 @@ def _prepare(
     if spec.left_out:
         listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
-    if config.evaluation.video:
-        # It draws pictures, which `--help` does without.
-        from launch.film.stage import check_video
-
-        check_video(config)
     if config.storage is not None:
         check_storage(config.storage, new=not resume)
     if resume:
@@ -263,11 +258,8 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_for_actors(config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import Film, TrainingSession, make_session
+        from launch.run.session import TrainingSession, make_session
 
-        film: Film | None = None
-        if config.evaluation.video:
-            from launch.film.record import film_episode as film
         stop = run.listener.stop
         threads = max(budget.emulator_threads, 1)
 
@@ -279,7 +271,6 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 run.folder.path,
                 lambda first_id: kind(config, spec, budget.actors, first_id, emulator_threads=threads),
                 resume=run.resume,
-                film=film,
                 started=run.started,
             )
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Purpose = Literal["training_evaluation", "training_video", "evaluation", "recording"]
+Purpose = Literal["training_evaluation", "evaluation", "recording"]
 
 SEEDS_ARE = (
     "numpy.random.SeedSequence([seed, *purpose.encode()]).generate_state(1 + environments) // 2: the first of the "

@@ -179,12 +179,6 @@ class AggregatedReport(NamedTuple):
     finite: tuple[bool, ...]
 
 
-class Video(NamedTuple):
-    gif: bytes
-    width: int
-    height: int
-
-
 class EvaluationShare(NamedTuple):
     """The part of an evaluation that one actor plays, or the actors of one node, over several calls.
 

@@ -1,6 +1,5 @@
 """`tributary record RUN`: whole episodes as a video, in colour, at the environment's frame rate."""
 
-import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,8 +9,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 from rich.console import Console
 
-from actors.environments import EnvironmentSpec
-from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
+from launch.film.stage import Frame, Performance
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -26,10 +24,7 @@ from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
-from shared.config import RunConfig
 from shared.errors import setting_error
-from shared.seeds import episode_seeds
-from shared.types import Video, WeightSnapshot
 
 if TYPE_CHECKING:
     # Importing av takes 0.2 s, which `tributary record --help` saves.
@@ -94,28 +89,6 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     print_line(console, f"{shown}: {output}")
     write_json(arguments.json, result)
     return result
-
-
-def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnapshot) -> Video:
-    """One whole episode with the weights of `snapshot` as an animated GIF, by the policy of evaluations."""
-    from actors.policy import Policy
-
-    seeds = episode_seeds(config.seed, "training_video", 1)
-    policy = Policy(config, spec, seed=seeds.actions, training=False)
-    policy.assign(snapshot.parameters, snapshot.frames)
-    stage = make_stage(config.environment)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "episode.gif"
-            with VideoWriter(file, stage.frames_per_second, comment="") as writer:
-                for step in play_episode(stage, policy, acts(policy, config), int(seeds.environments[0])):
-                    for frame in step.frames:
-                        writer.add(frame)
-            with Image.open(file) as picture:
-                width, height = picture.size
-            return Video(file.read_bytes(), width, height)
-    finally:
-        stage.close()
 
 
 class VideoWriter:

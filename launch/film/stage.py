@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +17,7 @@ from actors.environments import (
 from actors.environments.border import as_array, described
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
-from shared.config import EnvironmentConfig, RunConfig
+from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, one_line, place, setting_error, typed_line
 from shared.seeds import episode_seeds
 from shared.types import Float32Array
@@ -167,11 +166,6 @@ def make_stage(config: EnvironmentConfig) -> Stage:
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
-def acts(policy: "Policy", config: RunConfig) -> Act:
-    """The function of a policy that chooses the actions of evaluations."""
-    return policy.greedy if config.evaluation.policy == "greedy" else policy.act
-
-
 def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode. The first step is the picture before any action."""
 
@@ -199,7 +193,7 @@ class Performance:
         config, self.spec = arguments.settings(run)
         self._seeds = episode_seeds(config.seed, "recording", episodes)
         self.policy, snapshot, self.source = load_policy(run, config, self.spec, arguments.weights, self._seeds.actions)
-        self._act = acts(self.policy, config)
+        self._act: Act = self.policy.greedy if config.evaluation.policy == "greedy" else self.policy.act
         self.stage = make_stage(config.environment)
         self.description = arguments.description(config, self.spec, snapshot.version, self.source, "recording")
 
@@ -210,14 +204,3 @@ class Performance:
     def close(self) -> None:
         """Close the environment."""
         self.stage.close()
-
-
-def check_video(config: RunConfig) -> None:
-    """Draw one picture if the run films its evaluations on this machine, to find errors early."""
-    if not config.evaluation.video or config.address != "local":
-        return
-    try:
-        with closing(make_stage(config.environment)) as stage:
-            stage.reset(config.seed)
-    except ConfigurationError as error:
-        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error

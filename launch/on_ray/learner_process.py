@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _LEARNER_THREADS = 3
 # A file in the run folder, by which the learner sees whether its folder is the driver's own.
 _MARK = ".driver"
-# Films and TensorBoard's events: gigabytes in a long run, and a learner that goes on only adds to them. The driver's
-# copy keeps them.
+# Videos and TensorBoard's events: gigabytes in a long run, and a learner that goes on needs none. The driver's copy
+# keeps them.
 _NOT_SENT = re.compile(r"videos/.*|(.*/)?events\.out\.tfevents\..*")
 
 VIEW_SECONDS = 1.0
@@ -132,11 +132,8 @@ class LearnerProcess:
         early = None if start.resume else executor_from(0)
         try:
             prepare_tensorflow(gpu=start.gpu, network=config.network)
-            from launch.run.session import Film, make_session
+            from launch.run.session import make_session
 
-            film: Film | None = None
-            if config.evaluation.video:
-                from launch.film.record import film_episode as film
             return make_session(
                 config,
                 spec,
@@ -144,7 +141,6 @@ class LearnerProcess:
                 executor_from if early is None else lambda _: early,
                 resume=start.resume,
                 after=start.death,
-                film=film,
                 started=start.started,
             )
         except BaseException:

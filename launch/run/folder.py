@@ -2,7 +2,7 @@
 
 config.json              resolved settings              checkpoints/         see `learner.checkpoint`
 manifest.json            origin of its numbers          best.npz, first.npz  weights
-metrics.jsonl, log.txt   rows and messages              videos/              of evaluations
+metrics.jsonl, log.txt   rows and messages              videos/              of `tributary record`
 summary.json             written at the end
 """
 

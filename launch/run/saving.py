@@ -1,4 +1,4 @@
-"""Copies of a run's state: checkpoints, best and first weights, videos, and the copy in remote storage."""
+"""Copies of a run's state: checkpoints, best and first weights, and the copy in remote storage."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 from shared.layout import ParameterLayout
-from shared.types import Float32Array, Video, WeightSnapshot
+from shared.types import Float32Array, WeightSnapshot
 
 if TYPE_CHECKING:
     import fsspec
@@ -344,7 +344,7 @@ class BestWeights:
 
 
 class Saving:
-    """The checkpoints of a run, its best weights, videos and remote copy. Files that cannot be written are warnings."""
+    """The checkpoints of a run, its best weights and remote copy. Files that cannot be written are warnings."""
 
     def __init__(
         self,
@@ -401,14 +401,6 @@ class Saving:
         if self._copy is not None:
             self._copy.start()
         return written
-
-    def keep_video(self, version: int, video: Video) -> None:
-        file = self._folder.videos / f"update-{version}.gif"
-        try:
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(video.gif)
-        except OSError as error:
-            self._log(f"warning: the video of an evaluation could not be written: {error.strerror}")
 
     def finish_copy(self) -> None:
         if self._copy is not None:

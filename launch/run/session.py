@@ -46,7 +46,7 @@ from launch.run.timers import Timer, Timers
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-from shared.types import EvaluationPart, EvaluationResult, Video, WeightSnapshot
+from shared.types import EvaluationPart, EvaluationResult
 
 
 def trace_event(event: Event | None) -> TraceEvent | None:
@@ -76,7 +76,6 @@ def longest_episode(config: RunConfig) -> int:
 
 
 ExecutorFactory = Callable[[int], Executor]
-Film = Callable[[RunConfig, EnvironmentSpec, WeightSnapshot], Video]
 
 
 @dataclass
@@ -117,7 +116,6 @@ def make_session(
     *,
     resume: bool,
     after: LearnerDeath | None = None,
-    film: Film | None = None,
     started: float | None = None,
 ) -> "TrainingSession":
     """Build a session: open its files, restore its checkpoint, and start its actors.
@@ -129,7 +127,6 @@ def make_session(
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
-        film: plays one more episode of each evaluation for `evaluation.video`. Actors wait for it.
         started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
             the driver's machine.
     """
@@ -185,7 +182,7 @@ def make_session(
     reporting = Reporting(config, run_folder, metrics, progress, tensorboard.write, messages)
     return TrainingSession(
         config, spec, run_folder, messages, learner, executor, coordinator, clock, returns, evaluations, target,
-        saving, metrics, reporting, tensorboard, trace, film, resume,
+        saving, metrics, reporting, tensorboard, trace, resume,
     )  # fmt: skip
 
 
@@ -235,7 +232,6 @@ class TrainingSession:
     reporting: Reporting
     tensorboard: TensorBoard
     trace: TraceWriter | None
-    film: Film | None
     resumed: bool
 
     def __post_init__(self) -> None:
@@ -435,8 +431,6 @@ class TrainingSession:
         )
         self.metrics.add_evaluation(point)
         self.messages.emit(Evaluated(point))
-        if self.config.evaluation.video and self.film is not None:
-            self._keep_film(WeightSnapshot(result.version, result.parameters, point["frames"]))
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
         # confirmation are not compared: it would outrank every later return of training.
         if confirmed or not point["confirms"]:
@@ -444,17 +438,6 @@ class TrainingSession:
             self.saving.best.keep_if_best(
                 result.version, result.parameters, point["mean_return"], measure, surely=confirmed
             )
-
-    def _keep_film(self, snapshot: WeightSnapshot) -> None:
-        assert self.film is not None
-        try:
-            video = self.film(self.config, self.spec, snapshot)
-        # A failed film does not cost the evaluation.
-        except Exception as error:
-            self.log(f"warning: the evaluation of update {snapshot.version} has no video: {typed_line(error)}")
-            return
-        self.saving.keep_video(snapshot.version, video)
-        self.tensorboard.write_video(video, snapshot.frames)
 
     def _save(self) -> None:
         if self.saving.save(window_counts=self.returns.last_count):

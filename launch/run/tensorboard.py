@@ -18,7 +18,6 @@ from launch.run.folder import read_object
 from launch.run.metrics import INFO, OWN
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
-from shared.types import Video
 
 # A histogram needs each value once per count.
 _MOST_HISTOGRAM_VALUES = 10_000
@@ -76,7 +75,7 @@ def _known(found: Sequence[tuple[str, float | None]]) -> list[tuple[str, float]]
 
 
 class TensorBoard:
-    """Scalars by frames, in groups; the histogram of policy lag; hyperparameters; videos of evaluations.
+    """Scalars by frames, in groups; the histogram of policy lag; hyperparameters.
 
     No method raises: a full disk or a W&B without its server must not end a run. After an error, which `log` gets in
     one line, nothing more is written to the one that failed. `resumed_at`: the frames of the checkpoint of a resumed
@@ -130,20 +129,6 @@ class TensorBoard:
                 with self._events.as_default(step=point["frames"]):
                     for tag, value in evaluation_scalars(point):
                         tf.summary.scalar(tag, value)
-            self._events.flush()
-
-    def write_video(self, video: Video, frames: int) -> None:
-        """Write the video of an evaluation of the weights after `frames` frames."""
-        if self._events is None:
-            return
-        # The image plugin passes the bytes to the browser, which plays GIFs.
-        metadata = self._tf.compat.v1.SummaryMetadata(
-            plugin_data=self._tf.compat.v1.SummaryMetadata.PluginData(plugin_name="images")
-        )
-        picture = self._tf.constant([str(video.width).encode(), str(video.height).encode(), video.gif])
-        with self._one_warning("TensorBoard"):
-            with self._events.as_default(step=frames):
-                self._tf.summary.write("evaluation/episode", picture, metadata=metadata)
             self._events.flush()
 
     def close(self) -> None:

@@ -247,7 +247,7 @@ MAY_CHANGE = frozenset(
         "actor.environments", "actor.unroll_length",
         "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
         "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
-        "evaluation.policy", "evaluation.video", "checkpoint.every_seconds",
+        "evaluation.policy", "checkpoint.every_seconds",
         "checkpoint.keep", "supervision.max_restarts", "supervision.hang_seconds", "supervision.start_seconds",
     }
 )  # fmt: skip

@@ -193,8 +193,6 @@ class EvaluationConfig:
     policy: Literal["sampled", "greedy"] = "sampled"
     """sampled: actions drawn from the policy; for Q methods with the smallest final ε. greedy: the most probable
     action, the mean of a Gaussian, or the action of highest value."""
-    video: bool = False
-    """Record one more episode per evaluation, for the run folder and the trackers."""
 
     def __post_init__(self) -> None:
         check_ranges("evaluation.", self)

@@ -33,9 +33,9 @@ def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_p
         assert (run / f"run-{run_id}.wandb").stat().st_size > 0
 
 
-def test_points_evaluations_and_videos_arrive(client: Path, tmp_path: Path) -> None:
+def test_points_and_evaluations_arrive(client: Path, tmp_path: Path) -> None:
     folder = tmp_path / "seed-1"
-    settings = SETTINGS.replace("--evaluation.every-frames 0", "--evaluation.every-frames 3000 --evaluation.video")
+    settings = SETTINGS.replace("--evaluation.every-frames 0", "--evaluation.every-frames 3000")
     arguments = f"{settings} --evaluation.episodes 3 --trackers wandb --total-frames 1000M --run-dir {folder}"
     with Training(client, folder, arguments, **OFFLINE) as training:
         log = folder / "log.txt"
@@ -45,8 +45,5 @@ def test_points_evaluations_and_videos_arrive(client: Path, tmp_path: Path) -> N
     assert "warning" not in log.read_text()
     (offline,) = (tmp_path / "wandb").glob("offline-run-*")
     (kept,) = offline.glob("run-*.wandb")
-    for tag in ("return/training_mean_100", "return/evaluation_mean", "evaluation/episode"):
+    for tag in ("return/training_mean_100", "return/evaluation_mean"):
         assert tag.encode() in kept.read_bytes()
-    films = {file.read_bytes() for file in (folder / "videos").glob("*.gif")}
-    assert len(films) >= 2
-    assert {file.read_bytes() for file in (offline / "files" / "media").rglob("*.gif")} == films

@@ -16,7 +16,6 @@ from launch.run.events import Progress
 from launch.run.tensorboard import TensorBoard, check_trackers, evaluation_scalars, scalars
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
-from shared.types import Video
 
 ROW = Progress(
     frames=400,
@@ -40,7 +39,6 @@ POINT = {
     "collapsed_episodes": None,
 }
 EVALUATED = replace(ROW, evaluations=[POINT])
-VIDEO = Video(b"GIF89a", width=160, height=210)
 
 
 def test_scalars_have_their_groups() -> None:
@@ -71,17 +69,14 @@ def test_a_number_that_is_not_finite_is_no_point_on_a_curve() -> None:
     assert evaluation_scalars(point) == []
 
 
-def test_tensorboard_has_evaluations_at_their_frames_and_videos(tmp_path: Path) -> None:
+def test_tensorboard_has_evaluations_at_their_frames(tmp_path: Path) -> None:
     tracker = TensorBoard(tmp_path, RunConfig(), print)
     tracker.write(EVALUATED)
-    tracker.write_video(VIDEO, frames=400)
     tracker.close()
     events = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload()
     (training,), (evaluation,) = (events.Tensors(f"return/{n}") for n in ("training_mean_100", "evaluation_mean"))
     assert (training.step, evaluation.step) == (400, 320)
     assert float(tf.make_ndarray(evaluation.tensor_proto)) == 11.0
-    (shown,) = events.Tensors("evaluation/episode")
-    assert (shown.step, list(shown.tensor_proto.string_val)) == (400, [b"160", b"210", b"GIF89a"])
 
 
 def test_a_resume_shows_one_course(tmp_path: Path) -> None:
