@@ -229,34 +229,26 @@ def _observations(spec: "EnvironmentSpec") -> str:
     return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
 
 
-# Settings that a resume may change. Weights, slots, moments, counts and returns are of a run with the others, so that
-# they would mean something else.
-MAY_CHANGE = frozenset(
-    {
-        "actors", "total_frames", "stop_at_return", "stop_measure", "stop_after_seconds", "seed", "executor",
-        "lockstep", "record_arrivals", "replay_arrivals", "address", "aggregation", "log_every_seconds",
-        "storage", "trackers", "environment.imports",
-        "environment.log_info", "environment.vectorization", "method.n_step", "method.return_lambda",
-        "method.value_cost", "method.entropy_cost", "method.final_entropy_cost",
-        "method.clip_ratio", "method.standardise_advantages",
-        "method.target_interval_agent_steps", "exploration.final_epsilons", "exploration.annealing_frames",
-        "exploration.noise_persistence_agent_steps", "optimizer.learning_rate",
-        "optimizer.schedule", "optimizer.annealing_frames", "optimizer.max_gradient_norm",
-        "learner.gradients_per_update", "learner.max_policy_lag",
-        "learner.agent_steps_per_update", "learner.device", "actor.device",
-        "actor.environments", "actor.unroll_length",
-        "actor.total_environments", "actor.epochs", "actor.minibatches", "actor.fresh_gradients",
-        "evaluation.every_frames", "evaluation.episodes", "evaluation.environments",
-        "evaluation.policy", "checkpoint.every_seconds",
-        "checkpoint.keep", "supervision.max_restarts", "supervision.hang_seconds", "supervision.start_seconds",
-    }
-)  # fmt: skip
+# Settings that a resume may not change: weights, slots, moments, counts and returns would mean something else with
+# others. All of the environment and of the network are among them, but for three.
+_FIXED = {
+    "method.name", "method.discount", "method.reduction", "method.target_network", "exploration.name",
+    "exploration.noise", "exploration.initial_log_std", "optimizer.name", "optimizer.decay", "optimizer.epsilon",
+    "optimizer.bias_correction",
+}  # fmt: skip
+_NOT_FIXED = {"environment.imports", "environment.log_info", "environment.vectorization"}
+
+
+def may_change(setting: str) -> bool:
+    """Whether a resume may change a setting, by its full name."""
+    of_the_task = setting.startswith(("environment.", "network."))
+    return setting in _NOT_FIXED if of_the_task else setting not in _FIXED
 
 
 def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
     """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
     for setting, (was, now) in changes_of_resume(config, folder.read_settings()).items():
-        if setting not in MAY_CHANGE:
+        if not may_change(setting):
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
             raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(folder.path)}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
