@@ -20,7 +20,7 @@ _DEFAULT = " (default)"
 class ConfigArguments(PresetArguments):
     """Print all settings of a preset, with the changes that are typed, as a file for tributary train --config."""
 
-    config_file: Path | None = None
+    config: Path | None = None
     """File of settings to start from, as in tributary train."""
     json: Path | None = None
     """File to write the settings to besides, as a run's config.json has them."""

@@ -70,12 +70,6 @@ class PlannedRun(NamedTuple):
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
-def check_side_by_side(side_by_side: int) -> None:
-    """Check the number of runs at a time."""
-    if side_by_side < 1:
-        raise setting_error("side_by_side", side_by_side, "must be at least 1")
-
-
 def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig]) -> PlannedRun | None:
     """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
 
@@ -196,7 +190,8 @@ def train_seeds(
     Each is trained in `folder`/seed-N. With `run.several` those that are not done go on, with `changes` of their own
     settings. `json` is a further file for the summary.
     """
-    check_side_by_side(side_by_side)
+    if side_by_side < 1:
+        raise setting_error("side_by_side", side_by_side, "must be at least 1")
     config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
     resume = run.several is not None
     if not resume:

@@ -23,7 +23,7 @@ from shared.errors import setting_error
 class TrainArguments(PresetArguments):
     """Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
 
-    config_file: Path | None = None
+    config: Path | None = None
     """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
     settings take precedence."""
     run_dir: Path | None = None

@@ -58,25 +58,19 @@ class ConfigFile(NamedTuple):
             raise ConfigurationError(f"{self.path}: {error}") from error
 
 
-def read_settings_file(path: Path, setting: str) -> dict[str, Any]:
-    """The content of a JSON or TOML file, which the option `setting` named."""
-    json_file = path.suffix == ".json"
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        settings = json.loads(text) if json_file else tomllib.loads(text)
-    except OSError as error:
-        raise setting_error(setting, path, f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        kind = "JSON, as a run's config.json is" if json_file else "TOML"
-        raise setting_error(setting, path, f"is no {kind}: {one_line(error)}") from error
-    if not isinstance(settings, dict):
-        raise setting_error(setting, path, "is not the config.json of a run: it holds no settings")
-    return settings
-
-
 def read_config_file(path: Path) -> ConfigFile:
     """Read a run's config.json, or TOML."""
-    whole, settings = path.suffix == ".json", read_settings_file(path, "config")
+    whole = path.suffix == ".json"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        settings = json.loads(text) if whole else tomllib.loads(text)
+    except OSError as error:
+        raise setting_error("config", path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        kind = "JSON, as a run's config.json is" if whole else "TOML"
+        raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     if not whole and preset is not None and preset not in PRESETS:
         raise ConfigurationError(f"{path}: unknown preset {preset}{advice_on_name(str(preset))}; see tributary presets")

@@ -193,13 +193,12 @@ def print_help(
     places = {name: _place(name, kind, required=defaults[name] is MISSING) for name, kind in operands.items()}
     rows += [(place, texts[name]) for name, place in places.items() if texts[name]]
     for name, kind in own.items():
-        name = "config_file" if name == "config" else name
         words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
         choices = f" {'|'.join([*words, *['N'] * (int in get_args(kind))])}" if words else ""
         default = defaults[name]
         # Flags are off by default, and None has no text.
         value = f" ({shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
-        rows.append((f"{option_name(name).removesuffix('-file')}{choices}{value}", texts[name]))
+        rows.append((f"{option_name(name)}{choices}{value}", texts[name]))
     print(" ".join(["usage: tributary", title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
     print(f"\n{_filled(purpose)}\n")
     for name, text in rows:

@@ -37,7 +37,7 @@ _MOST_LISTED = 12
 class Fields(NamedTuple):
     """The types of what a command takes, by name: its own options, its operands, and the settings of a run.
 
-    A field `config_file` is the option --config. With a field of the type `Settings` every setting is an option.
+    With a field of the type `Settings` every setting is an option.
     """
 
     options: dict[str, Any]
@@ -55,7 +55,7 @@ def fields_of(command: type) -> Fields:
         elif _OPERAND in marks:
             found.operands[name] = kind
         else:
-            found.options["config" if name == "config_file" else name] = kind
+            found.options[name] = kind
     return found
 
 
@@ -94,8 +94,6 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
         raise ConfigurationError(f"{loose[0]}: is one word too many; see {title} --help")
     if of_run:
         values["settings"] = {name: values.pop(name) for name in of_run if name in values and name not in own}
-    if "config" in values:
-        values["config_file"] = values.pop("config")
     # Before an environment of the user changes to another folder.
     files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
     check_can_be_written(files.get("json"), "json")

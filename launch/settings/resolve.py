@@ -322,14 +322,9 @@ def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, Run
     if file is not None:
         import_modules(modules_of(file.settings))
     preset = request.preset or (file and file.preset)
-    preset = preset or preset_of_environment(request.environment_id or (file and file.settings.get("environment.id")))
+    environment_id = request.environment_id or (file and file.settings.get("environment.id"))
+    preset = preset or (preset_for(str(environment_id)) if environment_id else None) or DEFAULT_PRESET
     return preset, PRESETS[preset].config
-
-
-def preset_of_environment(environment_id: object) -> str:
-    """The preset for an environment, or the default."""
-    fitting = None if environment_id is None else preset_for(str(environment_id))
-    return fitting or DEFAULT_PRESET
 
 
 def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:
@@ -350,15 +345,15 @@ class PresetArguments:
 
     preset: Operand[str | None] = None
     settings: Settings = field(default_factory=dict)
-    config_file: Path | None = None
+    config: Path | None = None
     """File of settings, as in tributary train."""
     trust_imports: bool = False
     """With --config: import the modules that the file names, as in tributary train."""
 
     def request(self, **changed: Any) -> TrainRequest:
         """The request of the line, with further settings."""
-        where = {name: getattr(self, name, None) for name in ("run_dir", "name", "resume", "start_from")}
-        return train_request(self.preset, {**self.settings, **changed}, config=self.config_file, **where)
+        where = {name: getattr(self, name, None) for name in ("config", "run_dir", "name", "resume", "start_from")}
+        return train_request(self.preset, {**self.settings, **changed}, **where)
 
 
 def show_help(command: type, title: str, words: Sequence[str]) -> None:
