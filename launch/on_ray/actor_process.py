@@ -67,7 +67,7 @@ class WorkerProcess:
 
 
 class Runner(Protocol):
-    """An `Actor`, or its replacement in a benchmark."""
+    """An `Actor`, or what replaces it in a test."""
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | Played: ...
 
@@ -100,7 +100,7 @@ class ActorProcess(WorkerProcess):
             self._not_made = why_not_made(error, config)
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
-        """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
+        """Construct the actor, after TensorFlow's threads and device are set."""
         prepare_for_actors(config)
         from actors.actor import Actor
 
@@ -119,7 +119,7 @@ class ActorProcess(WorkerProcess):
             raise ActorNotMadeError(self._not_made)
         with one_line_errors():
             if share is not None:
-                # A replacement in a benchmark gets none.
+                # What replaces it gets none.
                 return cast("Actor", self._runner).evaluate(snapshot, target, share)
             return self._runner.run(snapshot, target)
 

@@ -82,7 +82,6 @@ class RayExecutor:
         actor_process: class of the actors' processes.
         cluster: nodes with slots for actors. None: all actors are on one machine.
         node: id of that machine; empty: this one.
-        shared_memory: offer connections. Benchmarks measure without them what the calls cost between machines.
     """
 
     def __init__(
@@ -94,11 +93,9 @@ class RayExecutor:
         actor_process: type[ActorProcess] = ActorProcess,
         cluster: ClusterView | None = None,
         node: str = "",
-        *,
-        shared_memory: bool = True,
     ) -> None:
         self._config, self._spec, self._cluster, self._node = config, spec, cluster, node
-        self._actor_process, self._shared_memory = actor_process, shared_memory
+        self._actor_process = actor_process
         self._ids = itertools.count(first_actor_id)
         self._workers: dict[int, WorkerHandle] = {}
         # The call in flight of each actor that has one, in the order of dispatch: Ray's reference, or the connection
@@ -215,7 +212,7 @@ class RayExecutor:
         process = ray.remote(**options)(worker).remote(self._config, self._spec, *arguments)
         # A process elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
-        connection = self._transport.offer() if here and self._shared_memory else None
+        connection = self._transport.offer() if here else None
         return WorkerHandle(process, node, actors, connection)
 
     def free_slots(self) -> int:

@@ -83,9 +83,8 @@ class NodesExecutor(RayExecutor):
         actor_process: type[ActorProcess] = ActorProcess,
         *,
         gradients: int | None = None,
-        shared_memory: bool = True,
     ) -> None:
-        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster, shared_memory=shared_memory)
+        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster)
         self._gradients = gradients
         self._next_id = first_actor_id
         self._local_actors = actors

@@ -34,11 +34,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(ray_executor, "ray", fake)
     monkeypatch.setattr(ray_executor, "on_node", lambda node: {"node": node})
+    monkeypatch.setattr(ray_executor.LocalTransport, "offer", lambda _: None)
     return fake
 
 
 def made(config: RunConfig, actors: int) -> RayExecutor:
-    executor = RayExecutor(config, environment_spec(config.environment), actors, shared_memory=False)
+    executor = RayExecutor(config, environment_spec(config.environment), actors)
     executor.publish(snapshot(1))
     return executor
 
