@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,9 @@ class RunReport:
         log = self.folder.log
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         self.log_lines = [line for line in lines if "evaluation of update" not in line]
+        self.command = self.manifest.get("command", "")
+        versions = (f"{name} {version}" for name, version in self.manifest.get("versions", {}).items() if version)
+        self.made_with = "; ".join((", ".join(versions), str(self.manifest.get("threads", ""))))
 
     def figures(self) -> dict[str, Any]:
         """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
@@ -163,22 +167,23 @@ class RunReport:
 
 
 def _page(runs: Sequence[RunReport]) -> str:
-    title = escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary")
     groups = same_but_for_seed([run.config for run in runs])
-    known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
+    hardware = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     made = provenance()
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,"><title>{title}</title>
-<style>{Path(__file__).with_name("report.css").read_text(encoding="utf-8")}</style></head>
-<body><h1>{title}</h1>
-<p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{"s" * (len(runs) > 1)}; trained on
-{escape("; ".join(known) or "unknown hardware")}. Page made {escape(made["created"])}.</p>
-<h2>Learning curves</h2>
-{_curves(runs)}
-{"".join(_group_section(label, [runs[i] for i in members]) for label, members in groups)}
-<p class=soft>Written by <code>{escape(made["command"])}</code>, revision {made["revision"]}.</p></body></html>
-"""
+    return _filled(
+        "report.html",
+        title=escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"),
+        runs=f"{len(runs)} run{'s' * (len(runs) > 1)}",
+        hardware=escape("; ".join(hardware) or "unknown hardware"),
+        curves=_curves(runs),
+        groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
+        **{name: escape(made[name]) for name in ("created", "command", "revision")},
+    )
+
+
+def _filled(name: str, **parts: str) -> str:
+    """A template of this folder with its parts, which are HTML."""
+    return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(parts)
 
 
 def _curves(runs: Sequence[RunReport]) -> str:
@@ -207,52 +212,44 @@ def _curves_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, fl
         return f"<div>{as_svg(drawn)}</div>"
 
 
-def _group_section(label: str, runs: Sequence[RunReport]) -> str:
+def _group(label: str, runs: Sequence[RunReport]) -> str:
     """Runs that differ only in their seed."""
-    config, figures = runs[0].config, [run.figures() for run in runs]
-    several = len(runs) > 1
-    seeds = f"{len(runs)} seeds" if several else f"seed {config.seed}"
+    config, figures, several = runs[0].config, [run.figures() for run in runs], len(runs) > 1
     spent, lags = mean_time_spent([run.spent for run in runs]), sum((run.lags for run in runs), Counter[int]())
     charts = [stages_svg(spent.microseconds), *([lags_svg(lags)] if len(lags) > 1 else [])]
-    faults: dict[str, Any] = {
-        "agent_steps_dropped": dict(sum((Counter(f["agent_steps_dropped"]) for f in figures), Counter[str]())),
-        "actor_restarts": sum(f["actor_restarts"] for f in figures),
+    dropped = sum((Counter(f["agent_steps_dropped"]) for f in figures), Counter[str]())
+    faults = {"agent_steps_dropped": dropped, "actor_restarts": sum(f["actor_restarts"] for f in figures)}
+    facts = list(map(_facts, figures))
+    settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
+    texts = {
+        "Log": {run: "\n".join(run.log_lines) for run in runs if run.log_lines},
+        "Manifest": {run: json.dumps(run.manifest, indent=2) for run in runs},
     }
-    dropped = ", ".join(f"{count:,} for {reason}" for reason, count in faults["agent_steps_dropped"].items())
-    settings = [
-        {"setting": name, "value": str(value)}
-        for name, value in flat_settings(config).items()
-        if name != "seed" or not several
-    ]
-    versions = dict.fromkeys(
-        "; ".join(
-            (
-                ", ".join(f"{name} {version}" for name, version in run.manifest.get("versions", {}).items() if version),
-                str(run.manifest.get("threads", "")),
-            )
-        )
-        for run in runs
+    details = {"All settings": _pairs("setting", settings)}
+    details |= {name: "".join(_text(run, text) for run, text in of_runs.items()) for name, of_runs in texts.items()}
+    reasons = ", ".join(f"{count:,} for {reason}" for reason, count in dropped.items())
+    return _filled(
+        "report_group.html",
+        label=escape(label),
+        seeds=f"{len(runs)} seeds" if several else f"seed {config.seed}",
+        facts=_table(facts)
+        if several
+        else _pairs(Path(figures[0]["run"]).name, facts[0]) + _training_evaluations(figures[0]),
+        evaluations=_evaluations(runs),
+        video=_video(runs),
+        held_back=_list(held_back(spent, [faults], config)),
+        charts="".join(f"<div>{chart}</div>" for chart in charts),
+        dropped=f"<p>Agent steps dropped: {escape(reasons)}.</p>" if reasons else "",
+        commands="".join(f"<p><code>{escape(line)}</code></p>" for line in dict.fromkeys(run.command for run in runs)),
+        versions="".join(f"<p class=soft>{escape(line)}.</p>" for line in dict.fromkeys(run.made_with for run in runs)),
+        details="".join(
+            f"<details><summary>{name}</summary>{content}</details>" for name, content in details.items() if content
+        ),
     )
-    commands = dict.fromkeys(run.manifest["command"] for run in runs if "command" in run.manifest)
-    return f"""<h2>{escape(label)}, {seeds}</h2>
-{_table(list(map(_facts, figures))) if several else _cards(figures[0])}
-{_evaluation_section(runs)}
-{_video_section(runs)}
-<h3>Where the time went</h3>
-{_list(held_back(spent, [faults], config))}
-<div class=plots>{"".join(f"<div>{chart}</div>" for chart in charts)}</div>
-{f"<p>Agent steps dropped: {escape(dropped)}.</p>" if dropped else ""}
-<h3>How it was made</h3>
-{"".join(f"<p><code>{escape(command)}</code></p>" for command in commands)}
-{"".join(f"<p class=soft>{escape(line)}.</p>" for line in versions)}
-{_details("All settings", _table(settings))}
-{_details("Log", "".join(_text_of(run, run.log_lines) for run in runs)) if any(run.log_lines for run in runs) else ""}
-{_details("Manifest", "".join(_text_of(run, [json.dumps(run.manifest, indent=2)]) for run in runs))}
-"""
 
 
-def _text_of(run: RunReport, lines: Sequence[str]) -> str:
-    return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(chr(10).join(lines))}</pre>"
+def _text(run: RunReport, text: str) -> str:
+    return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(text)}</pre>"
 
 
 def _facts(figures: dict[str, Any]) -> dict[str, str]:
@@ -276,18 +273,11 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _cards(figures: dict[str, Any]) -> str:
-    """A card for each fact about a single run, and its best and last evaluation."""
-    facts, points = _facts(figures), figures["training_evaluations"]
-    cards = "".join(
-        f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>"
-        for name, value in facts.items()
-        if value != "-" and name not in ("seed", "status", "best evaluation", "last evaluation")
-    )
-    page = f"<p class=soft><code>{escape(Path(figures['run']).name)}</code> · {escape(facts['status'])}</p>"
-    page += f"<div class=figures>{cards}</div>"
+def _training_evaluations(figures: dict[str, Any]) -> str:
+    """The best and the last evaluation of a single run."""
+    points = figures["training_evaluations"]
     if not points:
-        return page
+        return ""
     best, last = best_evaluation(points), points[-1]
     rows = [
         {
@@ -300,7 +290,7 @@ def _cards(figures: dict[str, Any]) -> str:
         }
         for which, point in ([("best", best), ("last", last)] if best != last else [("last, and best", last)])
     ]
-    return f"{page}<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(rows)}"
+    return f"<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(rows)}"
 
 
 def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -308,7 +298,7 @@ def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return max(points, key=lambda point: -math.inf if point["mean_return"] is None else point["mean_return"])
 
 
-def _evaluation_section(runs: Sequence[RunReport]) -> str:
+def _evaluations(runs: Sequence[RunReport]) -> str:
     evaluations = [(run.config.seed, e) for run in runs for e in run.evaluations]
     if not evaluations:
         return "<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"
@@ -334,7 +324,7 @@ def _evaluation_section(runs: Sequence[RunReport]) -> str:
     )
 
 
-def _video_section(runs: Sequence[RunReport]) -> str:
+def _video(runs: Sequence[RunReport]) -> str:
     """The newest video, of one seed: several would make the page slow to open."""
     files = [file for run in runs for file in run.folder.videos.glob("update-*.mp4")]
     videos = [file for file in files if file.stat().st_size <= _MOST_VIDEO_BYTES]
@@ -352,8 +342,9 @@ def _list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
-def _details(summary: str, content: str) -> str:
-    return f"<details><summary>{summary}</summary>{content}</details>"
+def _pairs(what: str, values: dict[str, str]) -> str:
+    """A table with a row for each value that is not a dash."""
+    return _table([{what: name, "value": value} for name, value in values.items() if value != "-"])
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
