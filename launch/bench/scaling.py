@@ -27,16 +27,12 @@ from launch.bench.throughput import (
 from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.results.curves import lag_counts
+from launch.results.report import TimeSpent, held_back
 from launch.run.metrics import lag_summary
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, complete, resolved
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
-
-# Stages in which an actor only waits for weights.
-_WAITING_STAGES = ("synchronise", "wait")
-# Shares of the time from which a busy learner, or waiting actors, are named as what limits throughput.
-_BUSY, _WAITING = 0.8, 0.15
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ def summarise(configs: dict[int, RunConfig], made: dict[int, list[dict[str, Any]
     for row in rows:
         row["speed_up"] = row["agent_steps_per_second"] / rows[0]["agent_steps_per_second"] * rows[0]["actors"]
         row["efficiency"] = row["speed_up"] / row["actors"]
-    return {"points": rows, "verdict": verdict(rows)}
+    return {"points": rows, "verdict": verdict(rows, configs[rows[-1]["actors"]])}
 
 
 def _row(config: RunConfig, actors: int, made: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,23 +145,14 @@ def _row(config: RunConfig, actors: int, made: list[dict[str, Any]]) -> dict[str
     }
 
 
-def verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """One line: whether throughput saturates within the rows, and on what."""
-    first, last = rows[0], rows[-1]
-    stages, before = last["stage_microseconds"], first["stage_microseconds"]
-    waiting = sum(stages[stage] for stage in _WAITING_STAGES) / sum(stages.values())
+def verdict(rows: Sequence[dict[str, Any]], config: RunConfig) -> str:
+    """Whether throughput saturates within the rows, and on what. `config` is that of the last one."""
+    last = rows[-1]
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9 or len(rows) == 1:
         return f"{seen}: no saturation"
-    if last["learner_utilisation"] >= _BUSY:
-        return f"{seen}: limited by the learner, which is busy {last['learner_utilisation']:.0%} of the time"
-    if waiting >= _WAITING:
-        return f"{seen}: actors wait {waiting:.0%} of their time for weights"
-    slower = max(set(stages) - set(_WAITING_STAGES), key=lambda stage: stages[stage] - before[stage])
-    return (
-        f"{seen}: limited by the cores; {slower} takes {stages[slower]:.0f} µs per agent step, with the fewest actors "
-        f"{before[slower]:.0f}"
-    )
+    spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"], 0.0)
+    return " ".join([f"{seen}.", *held_back(spent, {"actor_restarts": 0}, config)])
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -158,7 +158,7 @@ class RunReport:
             "stage_microseconds": self.spent.microseconds,
             "stage_shares": self.spent.shares,
             "learner_busy": self.spent.learner_busy,
-            "held_back": held_back(self.spent, self.rows, self.config),
+            "held_back": held_back(self.spent, self.rows[-1], self.config),
             "agent_steps_dropped": last["agent_steps_dropped"],
             "actor_restarts": last["actor_restarts"],
             "evaluations": [without_episodes(evaluation) for evaluation in self.evaluations],
@@ -237,7 +237,7 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
         else _pairs(Path(figures[0]["run"]).name, facts[0]) + _training_evaluations(figures[0]),
         evaluations=_evaluations(runs),
         video=_video(runs),
-        held_back=_list(held_back(spent, [faults], config)),
+        held_back=_list(held_back(spent, faults, config)),
         charts="".join(f"<div>{chart}</div>" for chart in charts),
         dropped=f"<p>Agent steps dropped: {escape(reasons)}.</p>" if reasons else "",
         commands="".join(f"<p><code>{escape(line)}</code></p>" for line in dict.fromkeys(run.command for run in runs)),
@@ -399,8 +399,8 @@ def mean_time_spent(spent: Sequence[TimeSpent]) -> TimeSpent:
     return TimeSpent(stages, float(np.mean(busy)) if busy else None, float(np.mean([run.dropped for run in spent])))
 
 
-def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfig) -> list[str]:
-    """The bottlenecks of a run, in sentences; none without measurements."""
+def held_back(spent: TimeSpent, row: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """The bottlenecks of a run, in sentences; none without measurements. `row` is its last one, for losses."""
     wait = spent.shares["wait"]
     stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
     lines = []
@@ -412,9 +412,9 @@ def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfi
     if spent.learner_busy is not None and (work or wait):
         lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
     if spent.dropped >= _NOTABLE_DROPS:
-        reasons = ", ".join(rows[-1]["agent_steps_dropped"])
+        reasons = ", ".join(row["agent_steps_dropped"])
         lines.append(f"{spent.dropped:.1%} of the agent steps were dropped for {reasons}.")
-    restarts = rows[-1]["actor_restarts"]
+    restarts = row["actor_restarts"]
     if restarts:
         lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced; rollouts under way were lost.")
     return lines

@@ -192,9 +192,9 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor() -> None:
     ("second", "words"),
     [
         (measured(2, 3_900), "no saturation"),
-        (measured(2, 2_500, utilisation=0.95), "limited by the learner, which is busy 95%"),
-        (measured(2, 2_500, wait=200e-6), "wait 31% of their time"),
-        (measured(2, 2_500), "limited by the cores; environment takes 339 µs"),
+        (measured(2, 2_500, utilisation=0.95), "it was busy 95% of its own: the learner is the bottleneck"),
+        (measured(2, 2_500, wait=200e-6), "Actors waited for the learner 31% of their time"),
+        (measured(2, 2_500), "Actors spent 76% of their time stepping the environments"),
     ],
 )
 def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
