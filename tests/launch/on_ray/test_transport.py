@@ -275,10 +275,13 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
     executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess, gradients=3)
     (node,) = executor.actor_ids
+    heartbeats = 0
     for version in range(1, updates + 1):
         executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
         executor.dispatch(node)
         while isinstance(summed := completed(executor), Heartbeat):
+            # On a busy machine the actors may not have started yet.
+            heartbeats += 1
             executor.dispatch(node)
         assert isinstance(summed, AggregatedReport)
         versions = [report.version for report in summed.reports]
@@ -286,7 +289,7 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
         assert max(versions) == version
         np.testing.assert_array_equal(summed.gradient, np.full(size, sum(versions), np.float32))
     # The first went through Ray.
-    assert len(local_calls) == updates - 1
+    assert len(local_calls) == updates + heartbeats - 1
     executor.close()
 
 
