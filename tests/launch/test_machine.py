@@ -240,17 +240,26 @@ exit_code(lambda: __import__("tensorflow"))
 _FOR_ANY_NETWORK = ("load", "bound", "a command whose module of the user imports TensorFlow")
 
 
+# They import TensorFlow for a program of the user, whose GPUs stay.
+_OF_THE_USER = ("load", "a command whose module of the user imports TensorFlow")
+
+
 @pytest.mark.parametrize("kind", _COMPUTES)
-def test_a_process_that_computes_chooses_its_kernels(kind: str, fakes: dict[str, str], working_folder: Path) -> None:
+def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
+    kind: str, fakes: dict[str, str], working_folder: Path
+) -> None:
+    """Ray hides no GPU from a process that gets none: each would reserve all of its memory."""
     seen = working_folder / "seen"
-    ends = f"import os\nopen({str(seen)!r}, 'w').write(os.environ['TF_ENABLE_ONEDNN_OPTS'])\nos._exit(0)\n"
+    variables = "os.environ['TF_ENABLE_ONEDNN_OPTS'], os.environ['CUDA_VISIBLE_DEVICES']"
+    ends = f"import os\nprint({variables}, file=open({str(seen)!r}, 'w'), flush=True)\nos._exit(0)\n"
     (working_folder / "tensorflow.py").write_text(ends)
+    gpus = "0" if kind in _OF_THE_USER else "-1"
     for_a_vector = "1" if kind in _FOR_ANY_NETWORK else "0"
     for preset, value, expected in (("pong", None, "1"), ("pong", "0", "0"), ("cartpole", None, for_a_vector)):
-        chosen = {} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value}
+        chosen = {"CUDA_VISIBLE_DEVICES": "0"} | ({} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value})
         start = f"from launch.presets import PRESETS; PRESET = {preset!r}; CONFIG = PRESETS[PRESET].config\n"
         run_python(start + _COMPUTES[kind], environment=fakes | {"HOME": str(working_folder)} | chosen)
-        assert seen.read_text() == expected
+        assert seen.read_text() == f"{expected} {gpus}\n"
         seen.unlink()
 
 
