@@ -10,16 +10,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from shared.config import RunConfig
+from shared.config import NetworkConfig, RunConfig
 from shared.errors import setting_error
 from shared.graph import Graph
 from shared.layout import ParameterLayout
-from shared.methods.method import Method, make_explorer, method_class
-from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
+from shared.methods.method import Method, make_explorer, make_method
+from shared.networks import Head, KerasNetwork, Network, NetworkOutput, ObservationScale
 from shared.networks.composed import MaskedNetwork, MultiInputNetwork, WholeNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
-from shared.registry import NETWORKS, class_of, import_modules
+from shared.registry import NETWORKS, import_modules, made
 from shared.types import Float32Array
 
 State = tuple[Float32Array, ...]
@@ -69,7 +69,7 @@ class Policy:
         """Whether XLA compiles the graphs that are called for each rollout on a GPU."""
         # A process without environments, like the learner, has not imported the modules yet.
         import_modules(config.environment.modules)
-        self.method = method_class(config.method.name)(config, spec.actions)
+        self.method = make_method(config, spec.actions)
         self.network = network or build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
         self._make_explorer = partial(make_explorer, config, spec.actions, self.method, environments, training=training)
@@ -193,34 +193,51 @@ class Policy:
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
     settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
-    made = partial(_made, settings.name)
+    network_of = partial(_network_of, settings.name)
     network: Network
     if spec.parts is not None and NETWORKS[settings.name].whole:
-        inner = made(settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean))
+        inner = network_of(settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean))
         assert isinstance(inner, KerasNetwork)
         network = WholeNetwork(of_the_trunk, inner.model, spec.parts)
     elif spec.parts is not None:
         scale, mean = _observation_scale(config, spec), spec.observation_mean
-        network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, made, mean, scale)
+        network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, network_of, mean, scale)
     else:
         seen_by = spec.observation_mean if spec.images else _observation_scale(config, spec)
-        network = made(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
+        network = network_of(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
     if settings.recurrent == "lstm":
         network = RecurrentNetwork(network, heads, LSTM_UNITS, seed)
     network.add_parameters(method.parameters(network.feature_size))
     return MaskedNetwork(network, spec.observation_shape, spec.actions, method.action_head) if spec.masked else network
 
 
-def _made(name: str, *arguments: Any) -> Network:
-    network = class_of(NETWORKS[name], Network)(*arguments)
-    unnamed = network.layers_without_a_name() if isinstance(network, KerasNetwork) else []
-    if unnamed:
-        raise setting_error(
-            "network.name",
-            name,
-            f"its layer {unnamed[0]} has the name that Keras gave it, which other processes would not; name each layer",
+def _network_of(name: str, settings: NetworkConfig, shape: Any, heads: Sequence[Head], *more: Any) -> Network:
+    base = KerasNetwork if NETWORKS[name].whole else Network
+    network: Network = made("network.name", name, NETWORKS, base, settings, shape, heads, *more)
+    if not isinstance(network, KerasNetwork):
+        return network
+    model: Any = getattr(network, "model", None)
+    problem = ""
+    outputs = [] if model is None else [(str(output.dtype), *output.shape[1:]) for output in model.outputs]
+    wanted = [("float32", head.units) for head in heads]
+    if outputs[:-1] != wanted or not outputs or len(outputs[-1]) != 2:
+        expected = ", ".join([*(f"{head.name} with {head.units} units" for head in heads), "the last hidden layer"])
+        problem = f"its model has outputs {outputs}; expected are, in float32, {expected}"
+    elif base is Network and not _takes(model.inputs, shape):
+        problem = f"its model has inputs {[tuple(x.shape[1:]) for x in model.inputs]}; observations are {tuple(shape)}"
+    elif unnamed := network.layers_without_a_name():
+        problem = (
+            f"its layer {unnamed[0]} has the name that Keras gave it, which other processes would not; name each layer"
         )
+    if problem:
+        raise setting_error("network.name", name, problem)
     return network
+
+
+def _takes(inputs: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether the only input of a model has this shape; None stands for any size."""
+    sizes = tuple(inputs[0].shape[1:]) if len(inputs) == 1 else ()
+    return len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(sizes, shape, strict=True))
 
 
 def assign_graph(network: Network, layout: ParameterLayout) -> Graph:

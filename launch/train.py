@@ -24,11 +24,26 @@ from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.summary import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
-from launch.settings.check import check_checkpoint, check_network, check_traces, on_device, resume_lines
+from launch.settings.check import (
+    check_checkpoint,
+    check_network,
+    check_traces,
+    on_device,
+    resume_lines,
+    sections_of_own_classes,
+)
 from launch.settings.resolve import resolved, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for_actors
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
+from shared.errors import (
+    ConfigurationError,
+    EnvironmentFailedError,
+    alternatives,
+    last_line,
+    setting_error,
+    typed_line,
+)
+from shared.errors import place as place_of
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -298,6 +313,15 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 return _watch(run.listener, wait, session.view, session.interrupt)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
+        except (ConfigurationError, TrainingFailedError):
+            raise
+        except Exception as error:
+            own = sections_of_own_classes(config)
+            if not own:
+                raise
+            names = alternatives(f"--{section}.name" for section in sorted(own))
+            line = f"{names}: {typed_line(error)}{place_of(error)}"
+            raise (TrainingFailedError if run.listener.training else ConfigurationError)(line) from error
         finally:
             thread.shutdown(wait=False)
 

@@ -8,11 +8,11 @@ TensorFlow, so that settings can be checked without it.
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shared.errors import ConfigurationError, setting_error, typed_line
+from shared.errors import ConfigurationError, place, setting_error, typed_line
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,34 @@ _Entry = TypeVar("_Entry", bound=Entry)
 
 def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None:
     """Add an entry to a registry. The same entry may be added again, because its module may be imported again."""
+    if not (isinstance(name, str) and name.strip()):
+        raise TypeError(f"the name of {kind} is {name!r}, and must be text")
     if table.setdefault(name, entry) != entry:
         raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
 
 
 def class_of(entry: Entry, base: type = object) -> Any:
-    """What an entry names; a ConfigurationError for a class that does not extend `base`."""
+    """What an entry names; a TypeError for a class that does not extend `base`."""
     found = getattr(importlib.import_module(entry.module), entry.class_name)
     if isinstance(found, type) and not issubclass(found, base):
-        wanted = f"{base.__module__}.{base.__name__}"
-        raise ConfigurationError(f"{entry.class_name} of {entry.module} is registered, and does not extend {wanted}")
+        raise TypeError(f"{entry.class_name} of {entry.module} does not extend {base.__module__}.{base.__name__}")
     return found
+
+
+def made(setting: str, name: str, table: Mapping[str, Entry], base: type, *arguments: Any, **named: Any) -> Any:
+    """An object of the class that a setting names.
+
+    Raises:
+        ConfigurationError: the class is a user's, and it does not extend `base`, or its constructor raises an error.
+    """
+    try:
+        return class_of(table[name], base)(*arguments, **named)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        if table[name].module.startswith("shared."):
+            raise
+        raise setting_error(setting, name, f"cannot be made: {typed_line(error)}{place(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -144,10 +161,9 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
     Raises:
         ValueError: the function is inside another one or has no name.
     """
-    if not schedule.__qualname__.isidentifier():
-        raise ValueError(
-            f"the schedule {name} is {schedule.__qualname__}: name a function at the top level of a module"
-        )
+    shown = getattr(schedule, "__qualname__", repr(schedule))
+    if not shown.isidentifier():
+        raise ValueError(f"the schedule {name} is {shown}: name a function at the top level of a module")
     enter(SCHEDULES, "a schedule", name, Entry(schedule.__module__, schedule.__name__))
 
 
@@ -182,9 +198,10 @@ def import_modules(names: Iterable[str]) -> None:
                 f"there is no such module: install it, on every node, or go to the folder that it is in (this is "
                 f"{os.getcwd()})",
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A program without `if __name__ == "__main__"` may end with sys.exit().
             raise _not_imported(name, error) from error
 
 
-def _not_imported(name: str, error: Exception) -> Exception:
+def _not_imported(name: str, error: BaseException) -> Exception:
     return setting_error("environment.import", name, f"cannot be imported: {typed_line(error)}")

@@ -182,7 +182,7 @@ def test_numbers_of_a_callback_are_in_the_next_row(tmp_path: Path) -> None:
             return None
         if "own/twice" in event.values:
             return False
-        training.record({"twice": 2 * event.values["frames"]})
+        training.record({"twice": 2 * event.values["frames"], 7: 0.5})
         return None
 
     long = {"total_frames": 100_000_000, "settings": QUICK, "progress": False}
@@ -190,6 +190,7 @@ def test_numbers_of_a_callback_are_in_the_next_row(tmp_path: Path) -> None:
     rows = [row for row in run.rows() if "own/twice" in row]
     assert rows
     assert all(0 < row["own/twice"] < 2 * row["frames"] for row in rows)
+    assert {row["own/7"] for row in rows} == {0.5}
 
 
 @pytest.mark.slow

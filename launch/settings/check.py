@@ -37,7 +37,7 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
     from actors.environments import environment_spec
 
     spec = cache(lambda: environment_spec(config.environment))
-    own = _sections_of_own_classes(config)
+    own = sections_of_own_classes(config)
     for name in names:
         section, _, field = name.rpartition(".")
         part: Any = attrgetter(section)(config) if section else config
@@ -78,7 +78,7 @@ def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) 
     return parts is not None and bool(parts.numbers)
 
 
-def _sections_of_own_classes(config: RunConfig) -> set[str]:
+def sections_of_own_classes(config: RunConfig) -> set[str]:
     """The sections that a registered class of the user may read as it likes."""
     method = METHODS.get(config.method.name)
     chosen = {

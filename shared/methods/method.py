@@ -9,7 +9,7 @@ from shared.config import RunConfig
 from shared.exploration import RandomStream
 from shared.losses import masked_mean
 from shared.networks import Head, Network, NetworkOutput
-from shared.registry import EXPLORERS, METHODS, class_of
+from shared.registry import EXPLORERS, METHODS, made
 from shared.types import ActionSpec, Float32Array, Rollout
 
 RolloutTensors = Rollout
@@ -132,8 +132,9 @@ class Method(ABC):
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
 
-def method_class(name: str) -> type[Method]:
-    return class_of(METHODS[name], Method)
+def make_method(config: RunConfig, actions: ActionSpec) -> Method:
+    method: Method = made("method.name", config.method.name, METHODS, Method, config, actions)
+    return method
 
 
 def make_explorer(
@@ -143,7 +144,10 @@ def make_explorer(
     name = config.exploration.name
     if name is None:
         return method.explorer(environments, seed, training=training)
-    return class_of(EXPLORERS[name], RandomStream)(config, actions, environments, seed, training=training)
+    explorer: RandomStream = made(
+        "exploration.name", name, EXPLORERS, RandomStream, config, actions, environments, seed, training=training
+    )
+    return explorer
 
 
 def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -21,7 +21,7 @@ from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkC
 from shared.distributions import MASKED
 from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.exploration import EpsilonGreedy
-from shared.methods.method import RolloutTensors, method_class
+from shared.methods.method import RolloutTensors, make_method
 from shared.networks import NetworkOutput
 from shared.networks.composed import MaskedNetwork
 from shared.types import ActionSpec
@@ -91,7 +91,7 @@ def test_loss_and_gradient_over_allowed_actions(cartpole: RunConfig) -> None:
     )
     network, actions = Scripted(TABLE, "policy", value=True), ActionSpec(3)
     with tf.GradientTape() as tape:
-        loss = method_class("actor_critic")(config, actions).loss(
+        loss = make_method(config, actions).loss(
             MaskedNetwork(network, (1,), actions, "policy"), None, masked_rollout()
         )
     expected, entropies, by_table = 0.0, 0.0, np.zeros_like(TABLE)
@@ -126,7 +126,7 @@ def test_action_values_bootstrap_from_the_best_allowed_action(
         name="q_learning", n_step=n_step, return_lambda=return_lambda, target_network=target_network, reduction="sum"
     )
     actions = ActionSpec(3)
-    method = method_class("q_learning")(replace(cartpole, environment=PICKY, method=settings), actions)
+    method = make_method(replace(cartpole, environment=PICKY, method=settings), actions)
     online = MaskedNetwork(Scripted(TABLE, value=True), (1,), actions, "action_values")
     target = MaskedNetwork(Scripted(10 * TABLE, value=True), (1,), actions, "action_values")
     scale = 10 if target_network else 1

@@ -31,11 +31,22 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
 from launch.run.folder import RunFolder, imports_permitted
+from launch.train import train
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
+from shared.methods.actor_critic import ActorCritic
 from shared.networks import KerasNetwork, Network
-from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry, class_of
+from shared.registry import (
+    EXPLORERS,
+    METHODS,
+    NETWORKS,
+    Entry,
+    MethodEntry,
+    NetworkEntry,
+    class_of,
+    import_modules,
+)
 from shared.types import Rollout
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -238,8 +249,105 @@ def test_nothing_takes_the_name_of_another(
     for other in (lambda: None, type("Outer.Inner", (), {})):
         with pytest.raises(TypeError, match=r"another is .*: register a class at the top level of a module"):
             register("another", other, **options)
-    with pytest.raises(tributary.ConfigurationError, match=r"Another of .* is registered, and does not extend"):
+    with pytest.raises(TypeError, match=r"Another of .* does not extend shared.networks.Network"):
         class_of(table["another"], Network)
+    for unnamed in ("", None, 3):
+        with pytest.raises(TypeError, match="and must be text"):
+            register(unnamed, Another, **options)
+
+
+class Raises(KerasNetwork):
+    def __init__(self, *_: object) -> None:
+        raise ValueError("no such layer")
+
+
+class Headless(KerasNetwork):
+    """Without the last hidden layer among its outputs."""
+
+    def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
+        super().__init__(heads)
+        inputs = keras.Input(shape)
+        outputs = [keras.layers.Dense(head.units, name=head.name)(inputs) for head in heads]
+        self.model = keras.Model(inputs, outputs)
+
+
+class Narrow(KerasNetwork):
+    """Of observations of another size."""
+
+    def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
+        super().__init__(heads)
+        inputs = keras.Input((9,))
+        outputs = [keras.layers.Dense(head.units, name=head.name)(inputs) for head in heads]
+        self.model = keras.Model(inputs, [*outputs, inputs])
+
+
+class Empty(KerasNetwork):
+    def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
+        super().__init__(heads)
+
+
+@pytest.mark.parametrize(
+    ("network", "line"),
+    [
+        (Another, r"cannot be made: TypeError: Another of .* does not extend shared\.networks\.Network$"),
+        (Raises, r"cannot be made: ValueError: no such layer \(test_examples\.py:\d+, in __init__\)$"),
+        (
+            Headless,
+            "its model has outputs .*; expected are, in float32, policy with 2 units, value with 1 units, the la",
+        ),
+        (Narrow, r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
+        (Empty, r"its model has outputs \[\]"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_one_line(
+    network: type, line: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = NetworkEntry(network.__module__, network.__name__, images=False)
+    monkeypatch.setitem(NETWORKS, "wrong", entry)
+    config = replace(cartpole, network=replace(cartpole.network, name="wrong"))
+    with pytest.raises(tributary.ConfigurationError, match=f"^--network.name wrong: {line}"):
+        Policy(config, environment_spec(config.environment))
+
+
+def test_a_method_and_an_explorer_that_cannot_be_made_are_one_line(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = environment_spec(cartpole.environment)
+    for table, entry in ((METHODS, MethodEntry), (EXPLORERS, Entry)):
+        more = {"continuous_actions": False} if table is METHODS else {}
+        monkeypatch.setitem(table, "wrong", entry(Another.__module__, "Another", **more))
+    for section in ("method", "exploration"):
+        config = replace(cartpole, **{section: replace(getattr(cartpole, section), name="wrong")})
+        with pytest.raises(tributary.ConfigurationError, match=f"^--{section}.name wrong: cannot be made: TypeError"):
+            Policy(config, spec)
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [("heads", tributary.ConfigurationError), ("sample_loss", tributary.TrainingFailedError)],
+)
+def test_an_error_of_an_own_method_is_one_line(
+    broken: str, error: type[Exception], cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("not yet\nwritten")
+
+    monkeypatch.setattr(sys.modules[__name__], "Own", type("Own", (ActorCritic,), {broken: fails}), raising=False)
+    monkeypatch.setitem(METHODS, "own", MethodEntry(__name__, "Own", continuous_actions=False))
+    config = replace(cartpole, executor="inline", method=replace(cartpole.method, name="own"))
+    line = r"--exploration\.name or --method\.name: ValueError: not yet written \(test_examples\.py:\d+, in fails\)$"
+    with pytest.raises(error, match=f"^{line}"):
+        train(config, tmp_path / "run", lambda _: None)
+    assert (tmp_path / "run").exists() == (error is tributary.TrainingFailedError)
+
+
+def test_a_module_that_ends_the_program_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_program.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        tributary.ConfigurationError, match=r"--environment.import a_program: cannot be imported: System"
+    ):
+        import_modules(["a_program"])
 
 
 def test_layers_that_other_processes_would_call_otherwise_are_refused(
@@ -253,7 +361,7 @@ def test_layers_that_other_processes_would_call_otherwise_are_refused(
             self.model = keras.Model(inputs, (*(keras.layers.Dense(head.units)(x) for head in heads), x))
 
     monkeypatch.setitem(NETWORKS, "unnamed", NetworkEntry(__name__, "Unnamed", images=False))
-    monkeypatch.setattr("actors.policy.class_of", lambda *_: Unnamed)
+    monkeypatch.setattr(sys.modules[__name__], "Unnamed", Unnamed, raising=False)
     config = replace(cartpole, network=replace(cartpole.network, name="unnamed"))
     with pytest.raises(
         tributary.ConfigurationError, match=r"--network.name unnamed: its layer dense(_\d+)? has the name"

@@ -161,8 +161,11 @@ def test_the_lines_of_the_page_play_an_episode(tmp_path: Path, monkeypatch: pyte
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
     (lines,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "environment.step" in block)
     agent, played = tributary.load("zoo:pong"), []
+    own, _ = policy_of(run_path("zoo:pong"))
 
     def action_of(observation: np.ndarray, policy: np.ndarray) -> int:
+        logits = own.network(tf.constant(observation[np.newaxis])).heads["policy"]
+        np.testing.assert_allclose(policy, logits, rtol=1e-5, atol=1e-5)
         played.append((int(policy.argmax()), int(agent.act(observation, deterministic=True)[0])))
         return played[-1][0]
 
