@@ -291,18 +291,6 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
         request_resources(bundles=[])
 
 
-def takes_gpu_here(config: RunConfig) -> bool:
-    """Whether the learner takes a GPU of this machine.
-
-    Raises:
-        ConfigurationError: the settings require one, and Ray finds none.
-    """
-    gpu = config.learner_may_use_gpu and ray.cluster_resources().get("GPU", 0.0) >= 1
-    if config.learner.device == "gpu" and not gpu:
-        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
-    return gpu
-
-
 def check_gpus(config: RunConfig, actors: int) -> None:
     """Check that Ray has the GPUs of this machine that its actors were planned for: they would wait for others forever.
 
@@ -311,7 +299,7 @@ def check_gpus(config: RunConfig, actors: int) -> None:
     """
     if config.actor.device != "gpu":
         return
-    needed, found = actors / ACTORS_A_GPU + (config.learner.device == "gpu"), ray.cluster_resources().get("GPU", 0.0)
+    needed, found = actors / ACTORS_A_GPU, ray.cluster_resources().get("GPU", 0.0)
     if found < needed:
         problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
         raise setting_error("actor.device", "gpu", problem)
@@ -325,9 +313,8 @@ def _draining_nodes() -> set[str]:
 class ClusterView:
     """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
 
-    def __init__(self, learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False) -> None:
-        self.learner = learner
-        self._on_gpus, self._learner_gpu = on_gpus, learner_gpu
+    def __init__(self, learner: Node, *, on_gpus: bool = False) -> None:
+        self.learner, self._on_gpus = learner, on_gpus
         self._nodes: list[Node] = []
         # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
@@ -343,7 +330,7 @@ class ClusterView:
 
     def slots_by_node(self) -> dict[str, int]:
         """Number of actors that each node takes, by node id."""
-        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus, learner_gpu=self._learner_gpu)
+        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus)
 
     def cores_of_actors(self, node_id: str) -> float:
         """Cores of a node that its actors share."""

@@ -127,13 +127,6 @@ class RunConfig:
         return self.optimizer.annealing_frames or self.total_frames
 
     @property
-    def learner_may_use_gpu(self) -> bool:
-        """Whether the learner takes a GPU where there is one. With actors on GPUs only if it is told to: its updates
-        are short beside their work."""
-        device = self.learner.device
-        return device == "gpu" or (device == "auto" and self.actor.device != "gpu")
-
-    @property
     def frames_per_agent_step(self) -> int:
         return self.environment.frame_skip
 
@@ -186,7 +179,6 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
-    yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
     yield (
         "stop_measure", config.stop_measure,
         config.stop_measure == "evaluation" and config.stop_at_return is not None and not every_frames,

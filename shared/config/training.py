@@ -131,8 +131,6 @@ class LearnerConfig:
     agent_steps_per_update: Annotated[int | None, Range(1)] = None
     """Agent steps of an update, from which the minibatches of an actor and K follow for any number of actors. None, or
     an explicit --actor.minibatches or --learner.gradients-per-update: as these say."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Device of updates. auto: a GPU if the cluster has one and actors are on CPUs."""
 
     def __post_init__(self) -> None:
         check_ranges("learner.", self)
