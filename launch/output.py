@@ -347,4 +347,5 @@ def hardware() -> dict[str, Any]:
 def hardware_line(made: dict[str, Any]) -> str:
     """The hardware of a provenance in one line."""
     machine = made["hardware"]
-    return f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB"
+    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
+    return f"{cores} of {machine['cpu']}, {machine['memory_gib']:g} GiB"

@@ -177,7 +177,8 @@ def _page(runs: Sequence[RunReport]) -> str:
         hardware=escape("; ".join(hardware) or "unknown hardware"),
         curves=_curves(runs),
         groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
-        **{name: escape(made[name]) for name in ("created", "command", "revision")},
+        created=made["created"][:16].replace("T", " "),
+        **{name: escape(made[name]) for name in ("command", "revision")},
     )
 
 
