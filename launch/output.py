@@ -1,6 +1,7 @@
 """The output of commands: console, exit codes, files that are replaced as a whole, and the provenance of each file."""
 
 import difflib
+import errno
 import hashlib
 import importlib.metadata
 import io
@@ -41,8 +42,8 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code, None for done. Errors of the user's settings and environment are printed
-    in one line."""
+    """Run a command and return its exit code, None for done. Errors of the user's settings, environment and files are
+    printed in one line."""
     provide_home()
     filter_tensorflow_notices()
     with resilient_stdio():
@@ -53,6 +54,12 @@ def exit_code(command: Callable[[], int | None]) -> int:
             return EXIT_USAGE
         except EnvironmentFailedError as error:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
+            return EXIT_FAILED
+        except OSError as error:
+            if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            where = "a file" if error.filename is None else error.filename
+            print(f"error: {escaped(f'{where} cannot be read or written: {error.strerror}')}", file=sys.stderr)
             return EXIT_FAILED
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED

@@ -126,5 +126,7 @@ def _check_options(arguments: TrainArguments, resolved: ResolvedRun) -> None:
     if arguments.resume is not None and arguments.seeds is not None:
         problem = f"--resume {quoted(arguments.resume)} continues the seeds that it has; leave it out"
         raise setting_error("seeds", arguments.seeds, problem)
+    if "seed" in arguments.settings and (arguments.seeds is not None or resolved.several is not None):
+        raise setting_error("seed", arguments.settings["seed"], "is of one run, and each of --seeds has its own")
     if arguments.side_by_side != 1 and arguments.seeds is None and resolved.several is None:
         raise setting_error("side_by_side", arguments.side_by_side, "is for --seeds, and there is one run")

@@ -245,12 +245,17 @@ def may_change(setting: str) -> bool:
     return setting in _NOT_FIXED if of_the_task else setting not in _FIXED
 
 
-def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
-    """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
-    for setting, (was, now) in changes_of_resume(config, folder.read_settings()).items():
+def check_changes(config: RunConfig, before: RunConfig, run: Path) -> None:
+    """Check that the settings of a resume differ from those of the run only where they may."""
+    for setting, (was, now) in changes_of_resume(config, before).items():
         if not may_change(setting):
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
-            raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(folder.path)}")
+            raise setting_error(setting, now, f"{problem} start a new run: --start-from {quoted(run)}")
+
+
+def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
+    """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
+    check_changes(config, folder.read_settings(), folder.path)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.executor == "inline":
         prepare_for_actors(config)

@@ -13,7 +13,7 @@ from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
 from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
 from launch.run.lookup import LATEST, run_path
-from launch.settings.check import check_effects
+from launch.settings.check import check_changes, check_effects
 from launch.settings.files import (
     ConfigFile,
     chosen_in_toml,
@@ -140,6 +140,9 @@ def complete(request: TrainRequest) -> ResolvedRun:
     config = request.changed(base.config)
     if base.resume is not None:
         _check_resumed(base.config, config)
+        if base.several is not None:
+            # Also for seeds that have not begun: all are of one study.
+            check_changes(config, base.config, base.resume / f"seed-{base.several.seeds[0]}")
     if base.start_from is not None and base.start_from.is_dir():
         # The run that trains reads its settings, in another process.
         with imports_permitted(*config.environment.modules):

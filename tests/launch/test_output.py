@@ -5,13 +5,16 @@ import hashlib
 import json
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from launch.output import (
+    EXIT_FAILED,
     check_can_be_written,
     drop_half_line,
+    exit_code,
     make_folder,
     quoted,
     replace_folder,
@@ -56,6 +59,23 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
         lock_folder(tmp_path)
+
+
+def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    def fails(error: OSError) -> int:
+        raise error
+
+    for error, line in (
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a/film.mp4"),
+            "/a/film.mp4 cannot be read or written: Per",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "a file cannot be read or written: No space left"),
+    ):
+        assert exit_code(partial(fails, error)) == EXIT_FAILED
+        assert f"error: {line}" in capsys.readouterr().err
+    with pytest.raises(ConnectionResetError):
+        exit_code(partial(fails, ConnectionResetError(errno.ECONNRESET, "reset")))
 
 
 def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:

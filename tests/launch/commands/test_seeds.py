@@ -119,12 +119,24 @@ SMALL_RAY = f"train cartpole --actors 2 {UNTIL_FRAMES}"
 
 
 @pytest.mark.usefixtures("working_folder")
-def test_a_resume_that_cannot_start_keeps_the_files_of_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--environment.id NoSuch-v0", "--environment.id NoSuch-v0: the run has CartPole-v1"),
+        # The seeds that have not begun would be of another study.
+        ("--method.discount 0.5", "--method.discount 0.5: the run has 0.99"),
+        ("--seed 4", "--seed 4: is of one run"),
+        ("--actors 1000", "there is room for"),
+    ],
+)
+def test_a_resume_that_cannot_start_keeps_the_files_of_the_seeds(
+    options: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("seeds").mkdir()
     write_seeds(Path("seeds"), SeveralSeeds(PRESETS["cartpole"].config, (1, 2), "cartpole", None))
     before = {file: file.read_bytes() for file in Path("seeds").iterdir()}
-    assert main(["train", "--resume", "seeds", "--environment.id", "NoSuch-v0", "--executor", "inline"]) == 2
-    assert "NoSuch-v0" in capsys.readouterr().err
+    assert main(["train", "--resume", "seeds", *options.split()]) == 2
+    assert line in capsys.readouterr().err
     assert {file: file.read_bytes() for file in before} == before
 
 
