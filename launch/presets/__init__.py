@@ -44,10 +44,9 @@ _ATARI = RunConfig(
 
 _PONG = replace(
     _ATARI,
-    # Four epochs at this rate change the policy much (an approximate KL of 0.04), too much late in training: the rate
-    # falls to 0 over about twice the agent steps that a run usually takes. Half the environments have half the agent
-    # steps in flight.
-    total_frames=3_500_000,
+    # Four epochs at this rate change the policy much (an approximate KL of 0.04); the rate falls to 0 over about three
+    # times the agent steps that a run usually takes. Half the environments have half the agent steps in flight.
+    total_frames=5_000_000,
     stop_at_return=18.0,
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
     method=replace(_ATARI.method, entropy_cost=0.02),
