@@ -248,8 +248,9 @@ def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.flo
         for name, value in own.items():
             inside = value if isinstance(value, dict) else getattr(value, "__dict__", {"": value})
             for part, number in inside.items():
-                kind = getattr(number, "dtype", type(number))
-                if _STATISTIC.search(f"{name}_{part}") and kind in (float, np.float32, np.float64):
+                if not _STATISTIC.search(f"{name}_{part}"):
+                    continue
+                if getattr(number, "dtype", type(number)) in (float, np.float32, np.float64):
                     found[".".join(filter(None, (type(layer).__name__, name, str(part))))] = np.array(
                         number, np.float64
                     )
