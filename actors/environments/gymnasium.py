@@ -29,11 +29,11 @@ from actors.environments.pictures import Frames, Pictures, channels_together, ha
 from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
-from shared.errors import ConfigurationError, place, setting_error, typed_line
+from shared.errors import place, setting_error, typed_line
 from shared.registry import import_modules
 from shared.types import Float32Array
 
-_UNSAVED = (
+UNSAVED = (
     "has running statistics, which differ between copies and are not saved; --network.observation-scaling running and "
     "--environment.normalise-rewards have statistics of all training, which are saved"
 )
@@ -264,13 +264,8 @@ def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) ->
         own = list(vars(layer).values())
         own += [part for value in own if isinstance(value, Mapping) for part in value.values()]
         if any(isinstance(value, RunningMeanStd) for value in own):
-            raise unsaved(config, type(layer).__name__)
-
-
-def unsaved(config: EnvironmentConfig, statistics: str) -> ConfigurationError:
-    """The refusal of running statistics, with the name of what has them."""
-    setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
-    return setting_error(f"environment.{setting}", value, f"{statistics} {_UNSAVED}")
+            setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
+            raise setting_error(f"environment.{setting}", value, f"{type(layer).__name__} {UNSAVED}")
 
 
 def layers(environment: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
 from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
-from actors.environments.gymnasium import GymnasiumAdapter, layers, unsaved
+from actors.environments.gymnasium import UNSAVED, GymnasiumAdapter, layers
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, place, setting_error, typed_line
@@ -212,7 +212,7 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         spec = environments.spec()
         if not trial:
             return spec
-        remarks = _try(environments, spec, config)
+        remarks = _try(environments, spec)
         # With what the steps have shown.
         spec = environments.spec()
         return replace(spec, notes=(*spec.notes, *remarks))
@@ -257,9 +257,10 @@ def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.flo
     return found
 
 
-def _try(environments: VectorEnvironment, spec: EnvironmentSpec, config: EnvironmentConfig) -> tuple[str, ...]:
+def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
+    remarks: list[str] = []
     before = _statistics(environments)
     for _ in range(_TRIAL_STEPS):
         result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
@@ -273,15 +274,19 @@ def _try(environments: VectorEnvironment, spec: EnvironmentSpec, config: Environ
             # Steps have changed it, and a reset with the same seed has not brought it back.
             first, others = before.get(name, number), (number, played.get(name, number))
             if not any(np.array_equal(first, other, equal_nan=True) for other in others):
-                raise unsaved(config, name)
+                # By its name alone: a record of the environment is no fault.
+                remarks.append(f"{name}, where observations or rewards follow from it, {UNSAVED}")
+                break
     if spec.observation_bounds is None or spec.parts is not None:
-        return ()
+        return tuple(remarks)
     low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
     for observation in (spec.split(rows)[0] for rows in seen):
         outside = np.flatnonzero((observation[0] < low) | (observation[0] > high))
-        for i in outside[:1]:
-            return (f"observation {i} is {observation[0, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}",)
-    return ()
+        if outside.size:
+            i = outside[0]
+            text = f"observation {i} is {observation[0, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}"
+            return (*remarks, text)
+    return tuple(remarks)
 
 
 # 800 agent steps of random play, of which every tenth observation is kept: 0.5 seconds of one core, where 400 in each
