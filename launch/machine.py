@@ -208,7 +208,7 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
 
 
 def _gpu_budget(config: RunConfig) -> ThreadBudget:
-    cores, gpus = usable_cores(), usable_gpus()
+    cores, gpus = usable_cores(), usable_gpus() - (config.learner.device == "gpu")
     least, most = config.actor_range
     places = gpu_actors(automatic_actors(cores), gpus)
     if config.executor == "inline":

@@ -338,6 +338,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             cluster_nodes,
             connect,
             machines_requested,
+            takes_gpu_here,
         )
         from launch.on_ray.learner_process import run_learners
 
@@ -372,6 +373,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                 run = run._replace(config=config)
             budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:
+            takes_gpu_here(config)
             check_gpus(config, budget.actors)
         with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1 or config.aggregation == "node":

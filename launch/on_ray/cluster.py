@@ -291,6 +291,19 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
         request_resources(bundles=[])
 
 
+def takes_gpu_here(config: RunConfig) -> bool:
+    """Whether the learner takes a GPU of this machine.
+
+    Raises:
+        ConfigurationError: the settings require one, and Ray finds none.
+    """
+    if config.learner.device != "gpu":
+        return False
+    if ray.cluster_resources().get("GPU", 0.0) < 1:
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
+    return True
+
+
 def check_gpus(config: RunConfig, actors: int) -> None:
     """Check that Ray has the GPUs of this machine that its actors were planned for: they would wait for others forever.
 
@@ -299,7 +312,7 @@ def check_gpus(config: RunConfig, actors: int) -> None:
     """
     if config.actor.device != "gpu":
         return
-    needed, found = actors / ACTORS_A_GPU, ray.cluster_resources().get("GPU", 0.0)
+    needed, found = actors / ACTORS_A_GPU + (config.learner.device == "gpu"), ray.cluster_resources().get("GPU", 0.0)
     if found < needed:
         problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
         raise setting_error("actor.device", "gpu", problem)
@@ -313,8 +326,9 @@ def _draining_nodes() -> set[str]:
 class ClusterView:
     """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
 
-    def __init__(self, learner: Node, *, on_gpus: bool = False) -> None:
-        self.learner, self._on_gpus = learner, on_gpus
+    def __init__(self, learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False) -> None:
+        self.learner = learner
+        self._on_gpus, self._learner_gpu = on_gpus, learner_gpu
         self._nodes: list[Node] = []
         # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
@@ -330,7 +344,7 @@ class ClusterView:
 
     def slots_by_node(self) -> dict[str, int]:
         """Number of actors that each node takes, by node id."""
-        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus)
+        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus, learner_gpu=self._learner_gpu)
 
     def cores_of_actors(self, node_id: str) -> float:
         """Cores of a node that its actors share."""

@@ -48,6 +48,7 @@ class Placement(NamedTuple):
     """The learner's node, the number of actors by node id, and a note for each node or actor without a place."""
 
     learner: Node
+    gpu: bool
     actors: dict[str, int]
     notes: tuple[str, ...]
 
@@ -56,23 +57,47 @@ class Placement(NamedTuple):
         return sum(self.actors.values())
 
 
-def learner_node(nodes: Sequence[Node]) -> Node:
-    """The node of the learner: a marked one, else the head."""
+def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
+    """The node of the learner, and whether the learner gets a GPU there.
+
+    A marked node comes first, then one with a GPU, then the head.
+
+    Raises:
+        ConfigurationError: the settings require a GPU, and the learner's node has none.
+    """
     staying = [node for node in nodes if not node.draining] or list(nodes)
-    return max(staying, key=lambda node: (node.marked, node.head, node.cores))
+    wants_gpu = config.learner.device == "gpu"
+
+    def order(node: Node) -> tuple[bool, bool, bool, float]:
+        return node.marked, wants_gpu and node.gpus >= 1, node.head, node.cores
+
+    chosen = max(staying, key=order)
+    gpu = wants_gpu and chosen.gpus >= 1
+    if config.learner.device == "gpu" and not gpu:
+        if chosen.marked and any(node.gpus >= 1 for node in staying):
+            raise setting_error("learner.device", "gpu", f"the node marked for the learner, {chosen.address}, has none")
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
+    return chosen, gpu
 
 
-def slots_by_node(nodes: Sequence[Node], learner: Node, *, on_gpus: bool = False) -> dict[str, int]:
-    """Number of actors that each node takes, by node id, on its GPUs or its cores. A node that is marked for the
-    learner takes none."""
+def slots_by_node(
+    nodes: Sequence[Node], learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False
+) -> dict[str, int]:
+    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none.
+
+    Args:
+        on_gpus: the actors are on GPUs.
+        learner_gpu: the learner has one of its node's GPUs.
+    """
     slots = {}
     for node in nodes:
         if node.draining or (node.marked and len(nodes) > 1):
             continue
+        at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
         if on_gpus:
-            actors = gpu_actors(actors, node.gpus)
-        actors = min(actors, actors_in(node.bytes, learner=node.id == learner.id))
+            actors = gpu_actors(actors, node.gpus - (learner_gpu and at_learner))
+        actors = min(actors, actors_in(node.bytes, learner=at_learner))
         if actors > 0:
             slots[node.id] = actors
     return slots
@@ -114,8 +139,8 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     """
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
-    learner = learner_node(nodes)
-    slots = slots_by_node(nodes, learner, on_gpus=config.actor.device == "gpu")
+    learner, gpu = learner_node(config, nodes)
+    slots = slots_by_node(nodes, learner, on_gpus=config.actor.device == "gpu", learner_gpu=gpu)
     least, most = config.actor_range
     available = sum(slots.values())
     if available < least:
@@ -129,7 +154,7 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
-    return Placement(learner, dict(Counter(running)), tuple(notes))
+    return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
 
 
 class Aggregation(NamedTuple):
@@ -182,7 +207,7 @@ def placement_lines(placement: Placement, nodes: Sequence[Node], *, on_gpus: boo
     for node in sorted(nodes, key=lambda node: (node.id != placement.learner.id, node.address)):
         roles = []
         if node.id == placement.learner.id:
-            roles.append("learner")
+            roles.append("learner on a GPU" if placement.gpu else "learner")
         count = placement.actors.get(node.id, 0)
         if count:
             roles.append(f"{count} {'GPU ' * on_gpus}actor{'s' * (count > 1)}")

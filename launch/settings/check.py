@@ -155,7 +155,9 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, missing = _why_not_on_a_gpu(config, spec), "" if gpus >= 1 else "there is no GPU"
+    refused, missing = _why_not_on_a_gpu(config, spec), ""
+    if gpus - (config.learner.device == "gpu") < 1:
+        missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu" and refused is not None:
         raise refused
     if device == "gpu" and missing:

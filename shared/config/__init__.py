@@ -179,6 +179,7 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
+    yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
     yield (
         "stop_measure", config.stop_measure,
         config.stop_measure == "evaluation" and config.stop_at_return is not None and not every_frames,

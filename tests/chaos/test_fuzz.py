@@ -49,7 +49,7 @@ _TYPED = {
     ),
     ExplorationConfig: "annealing_frames noise initial_log_std",
     OptimizerConfig: "name learning_rate decay epsilon bias_correction max_gradient_norm",
-    LearnerConfig: "gradients_per_update max_policy_lag",
+    LearnerConfig: "gradients_per_update max_policy_lag device",
     ActorConfig: "environments",
     EvaluationConfig: "",
     CheckpointConfig: "every_seconds keep",

@@ -117,6 +117,7 @@ def test_gpus_are_counted_by_their_device_files(
         (16, 1, {}, 2, 6),
         (16, 2, {}, 4, 2),
         (2, 1, {}, 2, 1),
+        (16, 2, {"learner__device": "gpu"}, 2, 6),
     ],
 )
 def test_two_actors_a_gpu_share_the_cores(
@@ -140,8 +141,10 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     config = config_of(actors="auto")
     # The learner draws no GPU: these are the actors'.
     placement = place(config, nodes)
-    assert placement[:2] == (head, {"g": 4})
+    assert placement[:3] == (head, False, {"g": 4})
     assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(placement, nodes, on_gpus=True)
+    with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
+    assert with_learner[:3] == (nodes[1], True, {"g": 2})
     assert worker_resources(config, cores_of_actors(nodes[1], head), 4) == (3, {"num_cpus": 4, "num_gpus": 0.5})
     assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
 
@@ -179,6 +182,7 @@ def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
     ("settings", "gpus", "message"),
     [
         ({}, 0, "--actor.device gpu: there is no GPU; use cpu, or auto"),
+        ({"learner__device": "gpu"}, 1, "--actor.device gpu: the learner takes the only GPU"),
         ({"network__recurrent": "lstm"}, 1, "--network.recurrent lstm: has a memory"),
         ({"method__name": "sarsa"}, 1, "--method.name sarsa: bootstraps from an action of the next rollout"),
         (

@@ -42,10 +42,22 @@ CLUSTER = [HEAD, *WORKERS]
 
 def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     placement = place(RunConfig(), CLUSTER)
-    assert placement[:2] == (HEAD, {"h": 2, "w0": 4, "w1": 4})
+    assert placement[:3] == (HEAD, False, {"h": 2, "w0": 4, "w1": 4})
     marked = replace(WORKERS[1], marked=True)
     placement = place(RunConfig(), [HEAD, WORKERS[0], marked])
-    assert placement[:2] == (marked, {"h": 2, "w0": 4})
+    assert placement[:3] == (marked, False, {"h": 2, "w0": 4})
+
+
+def test_a_gpu_draws_the_learner_that_shall_have_one() -> None:
+    gpu = replace(WORKERS[1], gpus=1.0)
+    nodes = [HEAD, WORKERS[0], gpu]
+    assert place(RunConfig(), nodes)[:2] == (HEAD, False)
+    on_gpu = replace(RunConfig(), learner=LearnerConfig(device="gpu"))
+    assert place(on_gpu, nodes)[:2] == (gpu, True)
+    with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
+        place(on_gpu, CLUSTER)
+    with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
+        place(on_gpu, [replace(WORKERS[0], marked=True), gpu])
 
 
 def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
@@ -91,7 +103,7 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
     assert "h" not in placement.actors
     assert any("is being drained" in line for line in placement_lines(placement, nodes))
     assert any("have no place yet" in note for note in placement.notes)
-    assert learner_node(nodes) is not nodes[0]
+    assert learner_node(RunConfig(), nodes)[0] is not nodes[0]
 
 
 @pytest.mark.parametrize(

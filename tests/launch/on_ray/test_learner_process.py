@@ -80,6 +80,7 @@ class FakeRay:
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(learner_process, "ray", fake)
+    monkeypatch.setattr(learner_process, "takes_gpu_here", lambda _config: False)
     monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
     return fake
 
@@ -162,7 +163,7 @@ def test_a_learner_without_a_successor_is_an_error(
 def test_a_run_that_waits_for_nodes_can_be_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     with pytest.raises(KeyboardInterrupt):
-        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}, ()))
+        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ()))
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -181,7 +182,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
     monkeypatch.setattr("launch.run.session.make_session", session)
-    alone: dict[str, Any] = {"node": None, "death": None, "sent": None, "started": 0.0}
+    alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     how = aggregation(cartpole, None, 1)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, budget, resume=resume, aggregation=how, **alone))
