@@ -321,7 +321,7 @@ AS_PUBLISHED: dict[str, Preset] = {
 }
 
 _OF_THE_DEFAULT: dict[str, Preset] = {
-    "pong": Preset("Pong to a mean return of 18; the default", _PONG, usual_agent_steps=420_000),
+    "pong": Preset("Pong to a mean return of 18; the default", _PONG, usual_agent_steps=470_000),
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", _BREAKOUT),
     "atari": Preset("any game: --environment.id ALE/…-v5; 40 M frames, a lost life is terminal", _ATARI),
     "atari-sticky": Preset("any game by Machado et al. 2018: sticky actions, all 18 actions", _ATARI_STICKY),
