@@ -239,8 +239,10 @@ class TrainingSession:
         # Logs a line. Thread-safe.
         self.log = self.messages.log
         self._stopping, self._recent_return = StoppingRules(config, self.target), RecentReturn()
-        checkpoint = Timer(self._save, config.checkpoint.every_seconds)
-        # A row comes after the checkpoint of its moment: its readers find the weights.
+        checkpoint = Timer(
+            self._save, config.checkpoint.every_seconds, config.checkpoint.every_frames, at_multiples=True
+        )
+        # A row comes after the checkpoint of its frames: its readers find the weights of that moment.
         self._timers = Timers(self._now, checkpoint, *self.reporting.timers)
         self._missing_info = MissingInfo(config.environment.log_info, self.log)
         self._dropped_reports: Counter[str] = Counter()

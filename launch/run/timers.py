@@ -1,24 +1,34 @@
 """Actions that repeat after seconds of training or after frames, such as checkpoints and rows of metrics."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from shared.schedules import crossed_multiple
 
 
 @dataclass
 class Timer:
     """An action and its interval, which ends by seconds or by frames.
 
-    `since` are the seconds of training and the frames at which the interval began.
+    Attributes:
+        at_multiples: the frames are multiples, counted from the beginning of the run.
+        since: seconds of training and frames at which the interval began.
     """
 
     action: Callable[[], object]
     seconds: float
-    frames: float = math.inf
+    frames: int | None = None
+    at_multiples: bool = False
     since: tuple[float, int] = (0.0, 0)
 
     def is_due(self, seconds: float, frames: int) -> bool:
-        return seconds - self.since[0] >= self.seconds or frames - self.since[1] >= self.frames
+        if seconds - self.since[0] >= self.seconds:
+            return True
+        if self.frames is None:
+            return False
+        if self.at_multiples:
+            return crossed_multiple(self.since[1], frames, self.frames)
+        return frames - self.since[1] >= self.frames
 
 
 class Timers:

@@ -216,6 +216,8 @@ class CheckpointConfig:
 
     every_seconds: Annotated[float, Range(above=0)] = 120.0
     """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
+    every_frames: Annotated[int | None, Range(1)] = None
+    """Frames between checkpoints, in addition to those by seconds: one at each multiple."""
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
 

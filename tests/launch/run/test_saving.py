@@ -97,19 +97,26 @@ def test_damaged_best_weights_are_replaced_by_any_others(tmp_path: Path, content
     assert best_version(tmp_path / "best.npz") == 4
 
 
-def test_a_row_comes_after_the_checkpoint_of_its_moment(cartpole: RunConfig, tmp_path: Path) -> None:
-    """Its reader finds the weights."""
-    checkpoint = CheckpointConfig(every_seconds=1e-9)
-    run = session(replace(cartpole, total_frames=300, log_every_seconds=1e-9, checkpoint=checkpoint), tmp_path)
+def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
+    """The reader of a row in which a multiple was reached finds the weights of that moment."""
+    every = 130
+    config = replace(
+        cartpole,
+        total_frames=900,
+        log_every_seconds=1e-9,
+        checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
+    )
+    run = session(config, tmp_path)
     run.run()
-    saved, rows = -1, 0
-    for event in run.view().events:
+    events = [event for event in run.view().events if isinstance(event, Saved | Row)]
+    frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
+    reached = -1
+    for event in events:
         if isinstance(event, Saved):
-            saved = event.update
-        elif isinstance(event, Row):
-            assert event.values["updates"] == saved
-            rows += 1
-    assert rows > 10
+            reached = max(reached, frames_at.get(event.update, 0) // every)
+        else:
+            assert reached == event.values["frames"] // every
+    assert reached >= 900 // every
 
 
 def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_full_disk_is_one_warning(
 
 
 def test_a_full_disk_costs_checkpoints(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(cartpole, total_frames=600, checkpoint=CheckpointConfig(every_seconds=1e-9))
+    config = replace(cartpole, total_frames=600, checkpoint=CheckpointConfig(every_frames=100, every_seconds=1e9))
     save, tried = tf.train.CheckpointManager.save, []
 
     def full_after_two(manager: tf.train.CheckpointManager, checkpoint_number: int) -> str:

@@ -13,15 +13,15 @@ def test_an_interval_ends_by_seconds_or_by_frames() -> None:
 
     timers = Timers(
         lambda: (now[0], now[1]),
-        Timer(save, seconds=60.0),
+        Timer(save, seconds=60.0, frames=500, at_multiples=True),
         Timer(lambda: called.append((now[0], "row")), seconds=1e9, frames=400),
     )
     timers.start()
-    for seconds, frames in ((159.9, 1_399), (160.0, 1_400), (222.9, 1_799), (223.0, 1_800), (226.5, 1_900)):
+    for seconds, frames in ((159.9, 1_399), (160.0, 1_400), (222.9, 1_499), (223.0, 1_499), (226.5, 1_500)):
         now[:] = seconds, frames
         timers.tick()
-    # The row waits until the save has ended, 60 seconds after which the next one is due.
-    assert called == [(160.0, "save"), (163.0, "row"), (223.0, "save"), (226.0, "row")]
+    # The row waits until both have acted. 223 seconds are 60 after the first save, and 1,500 frames are a multiple.
+    assert called == [(160.0, "save"), (163.0, "row"), (223.0, "save"), (226.5, "save")]
 
 
 def test_a_timer_of_seconds_alone_ignores_frames() -> None:
