@@ -4,15 +4,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from typing import Any
 
-from launch.machine import pretended_gpus, usable_gpus
+from launch.machine import module_command, module_environment, pretended_gpus, usable_gpus
 from shared.errors import typed_line
 
 _SECONDS = 300.0
-_LIBRARY = re.compile(r"(?:Could not load dynamic library '|dlerror: )(lib\w+\.so[.\d]*)")
+_LIBRARY = re.compile(r"Could not load dynamic library '(lib\w+\.so[.\d]*)'")
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
@@ -22,9 +21,9 @@ def probe_gpus() -> dict[str, Any] | None:
     if not count:
         return None
     found: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
-    command = [sys.executable, "-P", "-m", "launch.gpu_check"]
-    # Below level 1 TensorFlow names the libraries that it cannot load.
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # TensorFlow names the libraries that it cannot load in these notices alone.
+    notices = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+    command, environment = module_command("launch.gpu_check"), module_environment() | notices
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -61,7 +60,7 @@ def shortages(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(cause, advice) for cause in causes]
 
 
-def line(found: dict[str, Any]) -> str:
+def gpu_line(found: dict[str, Any]) -> str:
     """One line about GPUs that compute."""
     cards = "; ".join(found["cards"]) or "an unnamed card"
     plain, compiled = found["convolution_milliseconds"], found["xla_milliseconds"]
@@ -73,11 +72,11 @@ def line(found: dict[str, Any]) -> str:
 
 def _compute() -> dict[str, Any]:
     """The devices of TensorFlow, and times of a convolution and its gradient with and without XLA."""
-    from launch.tensorflow_setup import prepare_tensorflow
-
-    prepare_tensorflow(gpu=not pretended_gpus())
+    # Not by `prepare_tensorflow`, which suppresses the notices.
     import tensorflow as tf
 
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
     devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
     found: dict[str, Any] = {

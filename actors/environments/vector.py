@@ -244,39 +244,42 @@ def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.flo
     """Numbers of a copy and of its wrappers that have names of running statistics, by class and name."""
     found: dict[str, npt.NDArray[np.float64]] = {}
     for layer in layers(next(iter(getattr(environments.unwrapped, "envs", ())), None)):
-        own = {name: value for name, value in vars(layer).items() if not isinstance(value, gymnasium.Env)}
-        for name, value in own.items():
+        for name, value in vars(layer).items():
+            if isinstance(value, gymnasium.Env):
+                continue
             inside = value if isinstance(value, dict) else getattr(value, "__dict__", {"": value})
             for part, number in inside.items():
-                if not _STATISTIC.search(f"{name}_{part}"):
-                    continue
-                if getattr(number, "dtype", type(number)) in (float, np.float32, np.float64):
-                    found[".".join(filter(None, (type(layer).__name__, name, str(part))))] = np.array(
-                        number, np.float64
-                    )
+                is_number = getattr(number, "dtype", type(number)) in (float, np.float32, np.float64)
+                if is_number and _STATISTIC.search(f"{name}_{part}"):
+                    path = filter(None, (type(layer).__name__, name, str(part)))
+                    found[".".join(path)] = np.array(number, np.float64)
     return found
+
+
+def _kept_statistics(environments: VectorEnvironment, before: dict[str, npt.NDArray[np.float64]]) -> list[str]:
+    """A remark on the first statistic that steps have changed since `before`, and that a reset does not bring back.
+
+    Known by its name alone: a record that the environment keeps is no fault, so nothing is refused.
+    """
+    played = _statistics(environments)
+    environments.reset(0)
+    for name, number in _statistics(environments).items():
+        first = before.get(name, number)
+        if not any(np.array_equal(first, other, equal_nan=True) for other in (number, played.get(name, number))):
+            return [f"{name}, where observations or rewards follow from it, {UNSAVED}"]
+    return []
 
 
 def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
-    remarks: list[str] = []
     before = _statistics(environments)
     for _ in range(_TRIAL_STEPS):
         result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
         seen.append(result.observations)
         if (result.terminated | result.truncated).any():
             break
-    if before:
-        played = _statistics(environments)
-        environments.reset(0)
-        for name, number in _statistics(environments).items():
-            # Steps have changed it, and a reset with the same seed has not brought it back.
-            first, others = before.get(name, number), (number, played.get(name, number))
-            if not any(np.array_equal(first, other, equal_nan=True) for other in others):
-                # By its name alone: a record of the environment is no fault.
-                remarks.append(f"{name}, where observations or rewards follow from it, {UNSAVED}")
-                break
+    remarks = _kept_statistics(environments, before) if before else []
     if spec.observation_bounds is None or spec.parts is not None:
         return tuple(remarks)
     low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.doctor import Finding, disagreements, find, probe, reference
-from launch.gpu_check import line as gpu_line
-from launch.gpu_check import shortages
+from launch.gpu_check import gpu_line, shortages
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
 # Width of the table where no terminal gives one.

@@ -119,7 +119,7 @@ class ActorProcess(WorkerProcess):
             raise ActorNotMadeError(self._not_made)
         with one_line_errors():
             if share is not None:
-                # What replaces it gets none.
+                # A test's replacement of the actor gets no share.
                 return cast("Actor", self._runner).evaluate(snapshot, target, share)
             return self._runner.run(snapshot, target)
 

@@ -158,7 +158,7 @@ class RayExecutor:
             # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
             time.sleep(_POLL_SECONDS)
             return None
-        # Of several that are ready the one that was dispatched first is taken: no actor is passed over for long.
+        # Take the ready call that was dispatched first: no actor is passed over for long.
         actor_id = self._first_ready(list(self._calls)[: 1 if self._config.lockstep else None], _POLL_SECONDS)
         if actor_id is None:
             return None

@@ -278,7 +278,7 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
 
 # Standard normal quantiles: one-sided error rates of 10 % and of 1 %.
 _Z_MISSED, _Z_REACHED = 1.28, 2.33
-# Of fewer games all may be won by a policy that loses one of ten.
+# A policy that loses one game of ten may win all of a smaller number.
 _FEWEST_REACHED = 30
 
 

@@ -272,7 +272,7 @@ class Headless(KerasNetwork):
 
 
 class Narrow(KerasNetwork):
-    """Of observations of another size."""
+    """A network for observations of another size."""
 
     def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
         super().__init__(heads)
