@@ -139,7 +139,8 @@ class Actor:
             gradient = np.full(self._policy.layout.size, np.nan, np.float32)
             return RolloutPart(gradient, {}, steps, steps), self._builder.non_finite
         self._gradients.begin(rollout)
-        of_observations = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
+        # Those of a rollout on a GPU are copied from there.
+        of_observations = self._moments_of(np.asarray(rollout.observations[:-1])) if self._keeps_moments else None
         self._moments = of_observations, self._builder.return_moments
         return None
 

@@ -4,19 +4,20 @@
     vector 1, emulated        ███████    ███████    ███████
     network plays        0    1    0    1    0    1    0
 
-The host has what environments give and is small; the device has the frames, and what the network makes of them.
+The host has what environments give and is small; the device has the observations, and what the network makes of them.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment
+from actors.environments import AtariAdapter, EnvironmentSpec, NonFinite, StepResult, VectorEnvironment, adapter_of
 from actors.gradient import Gradients
 from actors.player import PlayedRollout
 from actors.policy import Policy
@@ -26,13 +27,16 @@ from shared.config.training import VECTORS
 from shared.errors import setting_error
 from shared.graph import Graph, has_gpu
 
+_T = TypeVar("_T")
+
 
 class DevicePlayer:
-    """A `Player` for Atari games whose observations are on the device that TensorFlow computes with.
+    """A `Player` whose observations are on the device that TensorFlow computes with.
 
-    The newest frame of each environment is uploaded once. One graph call shifts it into the stack of frames, stores
-    that in the ring of the rollout, and samples the actions. Values and log π of the actions stay in rings of their
-    own. Rewards and ends are collected on the host, see `RolloutBuilder`, and follow with the gradient.
+    What environments show is uploaded once: of an Atari game the newest frame, which the device stacks; of others the
+    observation, with its mask if there is one. One graph call stores the observations in the ring of the rollout, and
+    samples the actions. Values and log π of the actions stay in rings of their own. Rewards and ends are collected on
+    the host, see `RolloutBuilder`, and follow with the gradient.
 
     A ring has the rows of a rollout one time after another, and of one time those of both vectors: as [T, B, …] it is
     the same memory. Both vectors take their random numbers from the stream of the policy, in turn. So another number of
@@ -54,18 +58,27 @@ class DevicePlayer:
             raise setting_error("method.name", config.method.name, "is not carried with --actor.device gpu")
         actor = config.actor
         self._policy, self._gradients, self._unroll_length = policy, gradients, actor.unroll_length
+        self._stacks_frames = isinstance(adapter_of(config.environment), AtariAdapter)
         # One vector after another: ale-py's constructor is not meant for several threads at once.
-        self._vectors = [_EmulatedVector(config, of_one, emulator_threads) for of_one in np.split(seeds, VECTORS)]
+        self._vectors = [
+            _EmulatedVector(config, of_one, emulator_threads, newest_frame=self._stacks_frames)
+            for of_one in np.split(seeds, VECTORS)
+        ]
+        # What was replaced in the first observations, until the first rollout begins.
+        self._first_non_finite = _joined_non_finite([vector.reset_non_finite for vector in self._vectors])
         self.builder = RolloutBuilder(config, (0,), spec.observation_dtype, spec.actions)
         count = actor.environments // VECTORS
         self._times = [tf.constant(t) for t in range(actor.unroll_length + 1)]
-        self._observations = self._ring(
-            actor.unroll_length + 1, (count, *spec.observation_shape), spec.observation_dtype
-        )
+        self._observations = self._ring(actor.unroll_length + 1, (count, *spec.row_shape), spec.observation_dtype)
         self._acted = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
         number = tf.TensorSpec((), tf.int32)
-        frames = tf.TensorSpec((count, *spec.observation_shape[:-1]), spec.observation_dtype)
-        signature = [number, number, frames, tf.TensorSpec((count,), tf.bool)]
+        shape = spec.row_shape[:-1] if self._stacks_frames else spec.row_shape
+        signature = [
+            number,
+            number,
+            tf.TensorSpec((count, *shape), spec.observation_dtype),
+            tf.TensorSpec((count,), tf.bool),
+        ]
         self._act = Graph(self._act_graph, signature, compiled=policy.compiled)
         self._see = Graph(self._see_graph, signature, compiled=policy.compiled)
         self._see_newest(actor.unroll_length)
@@ -85,7 +98,8 @@ class DevicePlayer:
         environment = acting = 0.0
         last = self._unroll_length
         taken: list[npt.NDArray[np.generic]] = []
-        self.builder.begin()
+        self.builder.begin(non_finite=self._first_non_finite)
+        self._first_non_finite = None
         for t in range(last + 1):
             results: list[StepResult] = []
             chosen: list[npt.NDArray[np.generic]] = []
@@ -95,7 +109,7 @@ class DevicePlayer:
                     results.append(vector.end_step())
                 stepped = clock()
                 if t < last:
-                    (actions,) = self._act(self._times[t], self._times[index], vector.frames, vector.restarted)
+                    (actions,) = self._act(self._times[t], self._times[index], vector.shown, vector.restarted)
                     chosen.append(actions.numpy())
                     vector.begin_step(chosen[-1])
                 environment += stepped - before
@@ -112,13 +126,15 @@ class DevicePlayer:
 
     def _see_newest(self, t: int) -> None:
         for index, vector in enumerate(self._vectors):
-            self._see(self._times[t], self._times[index], vector.frames, vector.restarted)
+            self._see(self._times[t], self._times[index], vector.shown, vector.restarted)
 
-    def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, frames: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
-        """Actions int32 [B / 2] of a vector at time `t`, at which it shows `frames`."""
-        last, stacked = self._stacks(t, vector, frames, restarted)
-        # At the beginning the newest frame is in the stack already: it ended the rollout before.
-        observations = tf.where(t > 0, stacked, last)
+    def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, shown: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
+        """Actions [B / 2, …] of a vector at time `t`, of what it shows then."""
+        observations = shown
+        if self._stacks_frames:
+            last, stacked = self._stacks(t, vector, shown, restarted)
+            # At the beginning the newest frame is in the stack already: it ended the rollout before.
+            observations = tf.where(t > 0, stacked, last)
         _write(self._observations, t, vector, observations)
         actions, *kept = self._policy.sampled(observations)
         for ring, tensor in zip(self._acted, kept, strict=False):
@@ -126,9 +142,9 @@ class DevicePlayer:
                 _write(ring, t, vector, tensor)
         return actions
 
-    def _see_graph(self, t: tf.Tensor, vector: tf.Tensor, frames: tf.Tensor, restarted: tf.Tensor) -> None:
-        _, stacked = self._stacks(t, vector, frames, restarted)
-        _write(self._observations, t, vector, stacked)
+    def _see_graph(self, t: tf.Tensor, vector: tf.Tensor, shown: tf.Tensor, restarted: tf.Tensor) -> None:
+        observations = self._stacks(t, vector, shown, restarted)[1] if self._stacks_frames else shown
+        _write(self._observations, t, vector, observations)
 
     def _stacks(
         self, t: tf.Tensor, vector: tf.Tensor, frames: tf.Tensor, restarted: tf.Tensor
@@ -171,17 +187,20 @@ def _write(ring: tf.Variable, t: tf.Tensor, vector: tf.Tensor, values: tf.Tensor
 class _EmulatedVector:
     """Environments that a thread steps while the network plays others.
 
-    `frames` uint8 [B, height, width] are the newest ones. `restarted` bool [B] marks those of environments that only
-    reset in the last step.
+    `shown` are their observations [B, *row_shape], or, with `newest_frame`, uint8 [B, height, width]. `restarted` bool
+    [B] marks environments that only reset in the last step.
     """
 
-    def __init__(self, config: RunConfig, seeds: npt.NDArray[np.int64], threads: int) -> None:
-        # The device stacks frames.
-        self._environments = VectorEnvironment(replace(config.environment, frame_stack=1), len(seeds), threads)
-        self.frames = self._environments.reset(seeds)[..., 0]
+    def __init__(self, config: RunConfig, seeds: npt.NDArray[np.int64], threads: int, *, newest_frame: bool) -> None:
+        self._newest_frame = newest_frame
+        settings = replace(config.environment, frame_stack=1) if newest_frame else config.environment
+        # The thread also makes and closes them: what draws their images may belong to one thread, as OpenGL does.
+        self._thread = ThreadPoolExecutor(1, "emulator")
+        self._environments = self._in_thread(lambda: VectorEnvironment(settings, len(seeds), threads))
+        self.shown = self._shown(self._in_thread(lambda: self._environments.reset(seeds)))
+        self.reset_non_finite = self._environments.reset_non_finite
         self.restarted = np.ones(len(seeds), bool)
         self._ended = np.zeros(len(seeds), bool)
-        self._thread = ThreadPoolExecutor(1, "emulator")
         self._step: Future[StepResult] | None = None
 
     def begin_step(self, actions: npt.NDArray[np.generic]) -> None:
@@ -190,14 +209,20 @@ class _EmulatedVector:
     def end_step(self) -> StepResult:
         assert self._step is not None, "a step begins first"
         result, self._step = self._step.result(), None
-        self.frames = result.observations[..., 0]
+        self.shown = self._shown(result.observations)
         self.restarted, self._ended = self._ended, result.terminated | result.truncated
         return result
 
     def close(self) -> None:
         # A step under way ends first.
+        self._in_thread(self._environments.close)
         self._thread.shutdown()
-        self._environments.close()
+
+    def _in_thread(self, function: Callable[[], _T]) -> _T:
+        return self._thread.submit(function).result()
+
+    def _shown(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return observations[..., 0] if self._newest_frame else observations
 
 
 def _joined(results: Sequence[StepResult]) -> StepResult:
@@ -207,4 +232,16 @@ def _joined(results: Sequence[StepResult]) -> StepResult:
         for name in ("rewards", "terminated", "truncated", "lost_life")
     )
     info = {name: np.concatenate([result.info[name] for result in results]) for name in results[0].info}
-    return StepResult(np.empty((len(rewards), 0), np.uint8), rewards, terminated, truncated, lost_life, info)
+    non_finite = _joined_non_finite([result.non_finite for result in results])
+    return StepResult(
+        np.empty((len(rewards), 0), np.uint8), rewards, terminated, truncated, lost_life, info, non_finite
+    )
+
+
+def _joined_non_finite(parts: Sequence[NonFinite | None]) -> NonFinite | None:
+    """What was replaced in the observations of all vectors."""
+    faults = [part for part in parts if part is not None]
+    if not faults:
+        return None
+    none = np.zeros_like(faults[0].environments)
+    return NonFinite(np.concatenate([none if part is None else part.environments for part in parts]), faults[0].number)

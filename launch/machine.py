@@ -153,8 +153,9 @@ class ThreadBudget:
     def describe(self, executor: str) -> str:
         if self.emulator_threads:
             return (
-                f"{self.actors} GPU actor{'s' * (self.actors > 1)}, each with one thread that launches graphs and "
-                f"{self.emulator_threads} that emulate, and the learner, on {self.cores} core{'s' * (self.cores > 1)}"
+                f"{self.actors} GPU actor{'s' * (self.actors > 1)}, each with one thread that launches graphs and up "
+                f"to {self.emulator_threads} that emulate, and the learner, on {self.cores} "
+                f"core{'s' * (self.cores > 1)}"
             )
         threads = "one thread each" if executor == "ray" else "in one thread"
         return (

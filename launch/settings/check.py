@@ -155,29 +155,27 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, missing = _why_not_on_a_gpu(config, spec), ""
+    refused, missing = _why_not_on_a_gpu(config), ""
     if gpus - (config.learner.device == "gpu") < 1:
         missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu" and refused is not None:
         raise refused
     if device == "gpu" and missing:
         raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
-    why = missing or (str(refused) if refused is not None else "the network is convolutional, and there is one")
-    chosen: Literal["cpu", "gpu"] = "cpu" if missing or refused is not None else "gpu"
-    line = None if device == "gpu" else f"device:       actors on the {chosen.upper()}: {why}"
+    if device == "gpu":
+        return config, None
+    unsuited = "" if spec.images else f"--network.name {config.network.name} is not convolutional"
+    against = missing or (str(refused) if refused is not None else unsuited)
+    chosen: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
+    why = against or "the network is convolutional, and there is one"
+    line = f"device:       actors on the {chosen.upper()}: {why}"
     return replace(config, actor=replace(config.actor, device=chosen)), line
 
 
-def _why_not_on_a_gpu(config: RunConfig, spec: "EnvironmentSpec") -> ConfigurationError | None:
+def _why_not_on_a_gpu(config: RunConfig) -> ConfigurationError | None:
     """The setting that GPU actors do not carry."""
-    from actors.environments import AtariAdapter, adapter_of
-
     on_gpu = "with --actor.device gpu"
     for setting, value, refused, problem in (
-        (
-            "environment.id", config.environment.id, not isinstance(adapter_of(config.environment), AtariAdapter),
-            f"is no Atari game: only these are played {on_gpu}",
-        ),
         (
             "network.recurrent", config.network.recurrent, config.network.recurrent != "none",
             f"has a memory, which is not carried {on_gpu}",
@@ -187,6 +185,10 @@ def _why_not_on_a_gpu(config: RunConfig, spec: "EnvironmentSpec") -> Configurati
             f"bootstraps from an action of the next rollout, which is not carried {on_gpu}",
         ),
         (
+            "exploration.noise", config.exploration.noise, config.exploration.noise == "state_dependent",
+            f"is kept for the environments of one vector, which is not carried {on_gpu}",
+        ),
+        (
             "actor.environments", config.actor.environments,
             config.actor.total_environments is None and config.actor.environments % VECTORS > 0,
             f"must be even {on_gpu}, whose actors play two vectors in turn",
@@ -194,7 +196,6 @@ def _why_not_on_a_gpu(config: RunConfig, spec: "EnvironmentSpec") -> Configurati
     ):  # fmt: skip
         if refused:
             return setting_error(setting, value, problem)
-    assert spec.images, "games are seen as images"
     return None
 
 

@@ -163,9 +163,9 @@ class ActorConfig:
     the updates in between; with M = 1 returns are computed anew at the weights of each gradient. Before its first
     rollout it plays a random number of agent steps, at most 1,024, which are not counted."""
     device: Literal["cpu", "gpu", "auto"] = "cpu"
-    """Device of networks and gradients of actors. gpu: of Atari games, two actors a GPU, each with two vectors of
-    environments that alternate: one is emulated while the network plays the other. auto: gpu where there is one and the
-    network is convolutional. See docs/gpu.md."""
+    """Device of networks and gradients of actors. gpu: two actors a GPU, each with two vectors of environments that
+    alternate: one is emulated while the network plays the other. auto: gpu where there is one and the network is
+    convolutional. See docs/gpu.md."""
 
     def __post_init__(self) -> None:
         check_ranges("actor.", self)

@@ -4,17 +4,21 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
+import masked_tasks  # noqa: F401
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium.spaces import Box, Dict
 from rollouts import first_weights, make_actor, run
 
+from actors.actor import Actor
 from actors.device_player import DevicePlayer
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
 from actors.gradient import gradients_of
 from actors.player import Player
 from actors.policy import Policy
-from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.exploration import RandomStream
 from shared.networks import NetworkOutput
 from shared.registry import EXPLORERS, Entry
@@ -25,14 +29,46 @@ FRAMES = 820
 GREEDY = {"exploration": ExplorationConfig(name="greedy")}
 
 
+class Room(gymnasium.Env):
+    """Actions move a place, which is seen in an image and in numbers. Twice one of these is NaN."""
+
+    observation_space = Dict({"map": Box(0, 255, (36, 36), np.uint8), "place": Box(-99, 99, (2,), np.float32)})
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+    _episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:  # noqa: ARG002
+        super().reset(seed=seed)
+        self._place, self._time = self.np_random.uniform(0, 30, 2).astype(np.float32), 0
+        self._episodes += 1
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self._place, self._time = np.clip(self._place + 4 * action, 0, 35), self._time + 1
+        return self._seen(), float(self._place[0]), self._time == 9, self._place[1] > 25, {}
+
+    def _seen(self) -> dict[str, Any]:
+        image, place = np.zeros((36, 36), np.uint8), self._place.copy()
+        image[int(place[0]) :, int(place[1]) :] = 255
+        if (self._episodes, self._time) in ((1, 0), (2, 3)):
+            place[1] = np.nan
+        return {"map": image, "place": place}
+
+
+gymnasium.register("Room-v0", Room)
+
+
 class Greedy(RandomStream):
     """Without random numbers: however observations are batched, each gets the same action."""
 
     def __init__(self, *arguments: Any, training: bool) -> None:  # noqa: ARG002
         super().__init__(arguments[-1])
+        self._continuous = arguments[1].continuous
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         (choice,) = (head for name, head in output.heads.items() if name in ("policy", "action_values"))
+        if self._continuous:
+            # The last bits of a mean depend on the size of a batch.
+            return tf.round(8.0 * choice) / 8.0
         return tf.argmax(choice, axis=-1, output_type=tf.int32)
 
 
@@ -43,19 +79,42 @@ def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config_of(device: str = "cpu", method: str = "actor_critic", unroll_length: int = 5, **more: Any) -> RunConfig:
     actor = {"environments": 4, "unroll_length": unroll_length, "device": device}
-    settings = {name: more.pop(name) for name in list(more) if name in ("exploration",)}
+    settings = {name: more.pop(name) for name in list(more) if name in ("exploration", "environment", "network")}
     environment = {"id": "ALE/Riverraid-v5", "screen_size": 36}
     environment |= {"max_episode_frames": FRAMES, "terminal_on_life_loss": True}
     return RunConfig(
-        environment=EnvironmentConfig(**environment),
         method=MethodConfig(name=method, return_lambda=0.9),
         actor=ActorConfig(**actor, **more),
-        **settings,
+        **{"environment": EnvironmentConfig(**environment), **settings},
     )
 
 
-def rollouts_of(kind: type[Player] | type[DevicePlayer], config: RunConfig, count: int) -> tuple[list[Rollout], Any]:
+def environment_of(name: str, **settings: Any) -> EnvironmentConfig:
+    return EnvironmentConfig(id=name, **{"frame_skip": 1, "screen_size": 36, "frame_stack": 2, **settings})
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "masked": {"environment": environment_of("Picky-v0", options={"images": True}, action_mask="action_mask")},
+    "parts": {"environment": environment_of("Room-v0"), "network": NetworkConfig(observation_scaling="running")},
+    "vector": {
+        "environment": environment_of("Pendulum-v1", frame_skip=4),
+        "network": NetworkConfig(name="mlp", hidden_sizes=(16,), observation_scaling="running"),
+    },
+}
+"""Settings of tasks that are no Atari games."""
+
+
+def spec_of(config: RunConfig) -> EnvironmentSpec:
+    """With a mean that images are centred on, where they are not of the game above."""
     spec = environment_spec(config.environment)
+    if spec.has_lives:
+        return spec
+    mean = np.random.default_rng(0).uniform(0, 200, spec.observation_shape).astype(np.float32)
+    return replace(spec, observation_mean=mean if spec.images else None)
+
+
+def rollouts_of(kind: type[Player] | type[DevicePlayer], config: RunConfig, count: int) -> tuple[list[Rollout], Any]:
+    spec = spec_of(config)
     policy = kind.make_policy(config, spec, 1)
     policy.assign(first_weights(config, spread=0.05))
     player = kind(config, spec, policy, gradients_of(config, spec, policy, 1), np.arange(4))
@@ -65,14 +124,15 @@ def rollouts_of(kind: type[Player] | type[DevicePlayer], config: RunConfig, coun
 
 
 def reports_of(config: RunConfig, calls: int) -> list[GradientReport]:
-    actor, weights = make_actor(config), first_weights(config, spread=0.05)
+    actor, weights = Actor(config, spec_of(config), 0), first_weights(config, spread=0.05)
     ran = [run(actor, config, WeightSnapshot(version, weights)) for version in range(calls)]
     actor.close()
     return [report for report in ran if isinstance(report, GradientReport)]
 
 
-def test_the_same_actions_give_the_same_rollouts_to_the_bit() -> None:
-    config = config_of(unroll_length=50, **GREEDY)
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_the_same_actions_give_the_same_rollouts_to_the_bit(task: str | None) -> None:
+    config = config_of(unroll_length=50 if task is None else 10, **GREEDY, **TASKS.get(task or "", {}))
     expected, on_cpu = rollouts_of(Player, config, 9)
     played, on_device = rollouts_of(DevicePlayer, config, 9)
     for rollout, other in zip(played, expected, strict=True):
@@ -83,8 +143,9 @@ def test_the_same_actions_give_the_same_rollouts_to_the_bit() -> None:
     np.testing.assert_array_equal(episodes.returns, others.returns)
     assert on_device.take_rewards() == on_cpu.take_rewards()
     # Episodes have ended, by themselves and by their limit, and the network has chosen among actions.
-    longest = FRAMES // 4
-    assert min(episodes.lengths) < longest == max(episodes.lengths)
+    if task is None:
+        assert min(episodes.lengths) < FRAMES // 4 == max(episodes.lengths)
+    assert len(episodes.lengths) > 2
     assert len(np.unique([rollout.actions for rollout in played])) > 2
 
 
@@ -96,6 +157,7 @@ def test_the_same_actions_give_the_same_rollouts_to_the_bit() -> None:
         ("actor_critic", {"epochs": 2, "fresh_gradients": True}),
         ("q_learning", {}),
         ("q_learning", {"epochs": 2, "minibatches": 2, "fresh_gradients": True}),
+        *(("actor_critic", {"epochs": 2, "minibatches": 2, **settings}) for settings in TASKS.values()),
     ],
 )
 @pytest.mark.usefixtures("none_ahead")
@@ -104,11 +166,19 @@ def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, 
     reports = reports_of(config_of("gpu", method, **GREEDY, **reuse), 12)
     assert len(reports) == len(expected) > 5
     for report, other in zip(reports, expected, strict=True):
-        largest = np.abs(other.gradient).max()
+        # 0 where a report has no gradient, because an observation was not finite: then both are NaN.
+        largest = np.nan_to_num(np.abs(other.gradient)).max()
         np.testing.assert_allclose(report.gradient, other.gradient, rtol=0.0, atol=1e-5 * largest)
         assert report.statistics == pytest.approx(other.statistics, rel=1e-4, abs=1e-6)
-        for name in ("actor_id", "sequence", "version", "layout_fingerprint", "agent_steps", "samples", "rewards"):
+        assert (report.observation_moments is None) == (other.observation_moments is None)
+        for moments in zip(report.observation_moments or (), other.observation_moments or (), strict=True):
+            np.testing.assert_allclose(*moments)
+        for name in (
+            "actor_id", "sequence", "version", "layout_fingerprint", "agent_steps", "samples", "rewards", "non_finite",
+        ):  # fmt: skip
             assert getattr(report, name) == getattr(other, name), name
+    in_a_room = reuse.get("environment") == environment_of("Room-v0")
+    assert {bool(report.non_finite) for report in reports} == ({True, False} if in_a_room else {False})
 
 
 def test_values_and_log_probabilities_are_those_of_the_sampled_actions() -> None:

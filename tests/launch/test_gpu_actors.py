@@ -171,10 +171,14 @@ def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
     config, line = on_device(auto, spec, 0)
     assert (config.actor.device, line) == ("cpu", "device:       actors on the CPU: there is no GPU")
     cartpole = config_of("cartpole", actor__device="auto")
-    config, line = on_device(cartpole, environment_spec(cartpole.environment), 1)
-    assert config.actor.device == "cpu"
-    assert line is not None
-    assert "is no Atari game" in line
+    spec_of_numbers = environment_spec(cartpole.environment)
+    config, line = on_device(cartpole, spec_of_numbers, 1)
+    assert (config.actor.device, line) == (
+        "cpu",
+        "device:       actors on the CPU: --network.name mlp is not convolutional",
+    )
+    requested = config_of("cartpole")
+    assert on_device(requested, spec_of_numbers, 1) == (requested, None)
     assert on_device(PONG, spec, 1) == (PONG, None)
 
 
@@ -185,6 +189,7 @@ def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
         ({"learner__device": "gpu"}, 1, "--actor.device gpu: the learner takes the only GPU"),
         ({"network__recurrent": "lstm"}, 1, "--network.recurrent lstm: has a memory"),
         ({"method__name": "sarsa"}, 1, "--method.name sarsa: bootstraps from an action of the next rollout"),
+        ({"exploration__noise": "state_dependent"}, 1, "--exploration.noise state_dependent: is kept for"),
         (
             {"actor__environments": 3, "actor__total_environments": None, "actor__minibatches": 1},
             1,
