@@ -61,7 +61,7 @@ class DevicePlayer:
         self._stacks_frames = isinstance(adapter_of(config.environment), AtariAdapter)
         # One vector after another: ale-py's constructor is not meant for several threads at once.
         self._vectors = [
-            _EmulatedVector(config, of_one, emulator_threads, newest_frame=self._stacks_frames)
+            EmulatedVector(config, of_one, emulator_threads, newest_frame=self._stacks_frames)
             for of_one in np.split(seeds, VECTORS)
         ]
         # What was replaced in the first observations, until the first rollout begins.
@@ -184,7 +184,7 @@ def _write(ring: tf.Variable, t: tf.Tensor, vector: tf.Tensor, values: tf.Tensor
     tf.raw_ops.ResourceScatterUpdate(resource=ring.handle, indices=_row(t, vector), updates=values)
 
 
-class _EmulatedVector:
+class EmulatedVector:
     """Environments that a thread steps while the network plays others.
 
     `shown` are their observations [B, *row_shape], or, with `newest_frame`, uint8 [B, height, width]. `restarted` bool

@@ -2,6 +2,7 @@
 
 The first three are those of the bound, in plain Keras. The learner takes one constant gradient after another: its
 admission, accumulation, clipping and optimizer, without the transport, of which a call costs 0.04 ms on one machine.
+For GPU actors the first three are not measured; the emulators of all of them are, on all cores.
 """
 
 import itertools
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from launch.machine import module_command, module_environment
+from actors.environments.spaces import random_actions
+from launch.machine import ThreadBudget, module_command, module_environment
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
+from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.types import EpisodeStats, GradientReport, StageSeconds
 
@@ -46,24 +49,34 @@ class Alone(NamedTuple):
     """What was measured. `components` is empty where the bound is not known.
 
     `learner` are the learner's seconds of one core per gradient, by repeats; `parameters` the length of a gradient.
+    `emulators` are the seconds per agent step of those of all GPU actors together; empty for other actors and games.
     """
 
     components: Components
     learner: list[float]
     parameters: int
+    emulators: Sequence[float] = ()
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the bound can be measured: the plain networks are for images of Atari games, without a memory."""
+    """Whether the bound can be measured: the plain networks are for images of Atari games, without a memory.
+
+    They compute on the CPU, which is no yardstick for actors on a GPU.
+    """
     network = config.network
-    return spec.has_lives and network.name in PLAIN_NETWORKS and network.recurrent == "none"
+    return (
+        config.actor.device != "gpu"
+        and spec.has_lives
+        and network.name in PLAIN_NETWORKS
+        and network.recurrent == "none"
+    )
 
 
-def measure_alone(config: RunConfig, spec: EnvironmentSpec, seconds: float = 0.7) -> Alone:
+def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float = 0.7) -> Alone:
     """Measure the parts in a process of one thread, in turn. A repeat takes `seconds`."""
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
         call, result = Path(folder, "call"), Path(folder, "result")
-        call.write_bytes(pickle.dumps((config, spec, seconds)))
+        call.write_bytes(pickle.dumps((config, spec, budget, seconds)))
         command = module_command("launch.bench.alone", str(call), str(result))
         # In a group of its own, which no Ctrl-C reaches: this process ends it then.
         subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
@@ -76,19 +89,21 @@ def measure_alone(config: RunConfig, spec: EnvironmentSpec, seconds: float = 0.7
 
 
 def _measured(
-    config: RunConfig, spec: EnvironmentSpec, seconds: float
-) -> tuple[Components, list[float], int] | EnvironmentFailedError:
+    config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float
+) -> tuple[Components, list[float], int, list[float]] | EnvironmentFailedError:
     """The values of `Alone`, whose class is another one in a process that runs this file; or an environment's error."""
     prepare_tensorflow(gpu=False)
     try:
         works = make_works(config, spec) if has_bound(config, spec) else {}
         works["learner"], parameters = learner_work(config, spec)
+        if budget.emulator_threads and spec.has_lives:
+            works["emulators"] = emulators_work(config, spec, budget)
         for work in works.values():
             for _ in range(_WARM_UP_CALLS):
                 work.call()
         repeats = [{part: seconds_of(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)]
         components = {part: [repeat[part] for repeat in repeats] for part in works}
-        return components, components.pop("learner"), parameters
+        return components, components.pop("learner"), parameters, components.pop("emulators", [])
     except EnvironmentFailedError as error:
         return error
 
@@ -142,6 +157,27 @@ def learner_work(config: RunConfig, spec: EnvironmentSpec) -> tuple[Work, int]:
         return learner.snapshot().version
 
     return Work(submit, 1), int(parameters.size)
+
+
+def emulators_work(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Work:
+    """Random actions in all vectors of all GPU actors, each of which is emulated all the time."""
+    from actors.device_player import EmulatedVector
+
+    generator, count = np.random.default_rng(config.seed), config.actor.environments // VECTORS
+    seeds = np.arange(budget.actors * VECTORS * count).reshape(-1, count)
+    vectors = [EmulatedVector(config, of_one, budget.emulator_threads, newest_frame=True) for of_one in seeds]
+
+    def begin(vector: EmulatedVector) -> None:
+        vector.begin_step(random_actions(spec.actions, count, generator))
+
+    def step() -> None:
+        for vector in vectors:
+            vector.end_step()
+            begin(vector)
+
+    for vector in vectors:
+        begin(vector)
+    return Work(step, seeds.size)
 
 
 def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:

@@ -10,6 +10,9 @@ modelled, so that all are upper bounds.
     actors   actors / (actor + learner)       each actor waits for the weights after its own gradient
     cores    cores / (actor + learner)
     learner  1 / learner
+
+GPU actors have neither bound nor prediction, which are of cores. The ceiling of an Atari game is the rate of their
+emulators alone.
 """
 
 import subprocess
@@ -28,10 +31,19 @@ from actors.environments import environment_spec
 from launch.bench.alone import PLAIN_NETWORKS, Alone, Components, measure_alone
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
-from launch.machine import ACTOR_BYTES, LEARNER_BYTES, automatic_actors, busy, load_average, thread_budget, usable_cores
+from launch.machine import (
+    ACTOR_BYTES,
+    LEARNER_BYTES,
+    automatic_actors,
+    busy,
+    load_average,
+    thread_budget,
+    usable_cores,
+    usable_gpus,
+)
 from launch.output import print_line, provenance, write_json
 from launch.run.events import Event, Row
-from launch.settings.check import check_network
+from launch.settings.check import check_network, on_device
 from launch.settings.resolve import PresetArguments, complete, resolved
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
@@ -65,21 +77,31 @@ def throughput(arguments: ThroughputArguments) -> None:
     if not seconds > 0:
         raise setting_error("seconds", seconds, "must be greater than 0")
     run = complete(arguments.request())
-    base = endless(run.config)
-    budget, spec = thread_budget(base), environment_spec(base.environment)
+    spec = environment_spec(run.config.environment)
+    base, device = on_device(endless(run.config), spec, usable_gpus())
+    budget, on_gpu = thread_budget(base), base.actor.device == "gpu"
     config = resolved(base, budget.actors)
     check_network(config, spec)
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
     console, load = Console(), busy(load_average())
+    if device is not None:
+        print_line(console, device)
 
     def alone() -> Alone:
-        progress(console, "environment, acting, gradient and learner, each alone on one core …")
-        return measure_alone(config, spec)
+        parts = (
+            "emulators and learner, each alone"
+            if on_gpu
+            else "environment, acting, gradient and learner, each alone on one core"
+        )
+        progress(console, f"{parts} …")
+        return measure_alone(config, spec, budget)
 
     # Before and after the system, so that a slow minute of a shared machine is in both.
     before = alone()
-    if not before.components:
+    if on_gpu:
+        progress(console, "no bound: it is of networks on a CPU, and these actors compute on a GPU")
+    elif not before.components:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
     measured = steady_state(train_for(config, seconds), seconds)
@@ -88,6 +110,7 @@ def throughput(arguments: ThroughputArguments) -> None:
     learner_seconds = float(np.median(before.learner + after.learner))
     rate, stages = measured["agent_steps_per_second"], measured["stage_seconds_per_step"]
     actor_seconds = sum(stages.values()) - stages["wait"]
+    emulators = [*before.emulators, *after.emulators]
     halves = measured["agent_steps_per_second_by_halves"]
     reasons = [
         *([load] if load else []),
@@ -102,9 +125,10 @@ def throughput(arguments: ThroughputArguments) -> None:
         "learner_seconds_per_gradient": learner_seconds,
         "parameters": before.parameters,
         "agent_steps_per_gradient": agent_steps_per_gradient(config),
+        "emulators_agent_steps_per_second": 1.0 / float(np.median(emulators)) if emulators else None,
         "busy": reasons,
-        "curve": [] if reasons else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],
-        "saturation_actors": None if reasons else saturation_actors(*costs),
+        "curve": [] if reasons or on_gpu else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],
+        "saturation_actors": None if reasons or on_gpu else saturation_actors(*costs),
         **provenance(),
         "preset": run.preset,
         "settings": flat_settings(config) | {"actors": budget.actors},
@@ -266,7 +290,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     )
     print_line(console, title)
     alone = {"alone": result["alone"]["seconds_per_step"]} if "alone" in result else {}
-    print_stages(console, alone | {"in the system": result["stage_seconds_per_step"]})
+    on_gpu = settings["actor.device"] == "gpu"
+    print_stages(console, alone | {"in the system": result["stage_seconds_per_step"]}, "actor" if on_gpu else "core")
     rate, frames = result["agent_steps_per_second"], result["frames_per_second"]
     lines = [f"agent steps/s      {rate:,.0f}   (frames/s {frames:,.0f})"]
     if "alone" in result:
@@ -274,6 +299,9 @@ def _show(console: Console, result: dict[str, Any]) -> None:
             f"bound              {result['bound_agent_steps_per_second']:,.0f}   on {result['bound_cores']} cores",
             f"fraction of bound  {result['fraction_of_bound']:.3f}",
         ]
+    if result["emulators_agent_steps_per_second"] is not None:
+        ceiling = result["emulators_agent_steps_per_second"]
+        lines.append(f"emulators alone    {ceiling:,.0f}   the system has {rate / ceiling:.3f} of it")
     lines += [
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "
         f"{result['updates_per_second']:.1f} updates/s; alone {1e3 * result['learner_seconds_per_gradient']:.2f} ms",
@@ -284,6 +312,9 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     if result["busy"]:
         warn_of_busy(console, result["busy"])
         print_line(console, "no prediction for more cores: it would follow from these figures")
+        return
+    if on_gpu:
+        print_line(console, "no prediction for more cores: it is for actors on CPUs")
         return
     console.print()
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -318,9 +349,9 @@ def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
     print_line(console, f"busy machine: {why}; the figures are too low: measure again when it is idle, or for longer")
 
 
-def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]]) -> None:
+def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]], per: str = "core") -> None:
     """Print the seconds per agent step of each stage, in microseconds. Columns may lack stages."""
-    table = Table("µs per agent step and core", box=None, pad_edge=False)
+    table = Table(f"µs per agent step and {per}", box=None, pad_edge=False)
     for heading in columns:
         table.add_column(heading, justify="right")
     for stage in StageSeconds._fields:

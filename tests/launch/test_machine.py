@@ -227,7 +227,7 @@ LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None,
 from contextlib import suppress
 from launch.bench.alone import measure_alone
 # The process that computes has ended.
-with suppress(Exception): measure_alone(None, None)
+with suppress(Exception): measure_alone(None, None, None)
 """,
     "a command whose module of the user imports TensorFlow": """
 from launch.output import exit_code

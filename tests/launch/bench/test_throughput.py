@@ -13,11 +13,11 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.bench import scaling as module
-from launch.bench.alone import Alone, learner_work, make_works, measure_alone
+from launch.bench.alone import Alone, emulators_work, has_bound, learner_work, make_works, measure_alone
 from launch.bench.scaling import summarise
 from launch.bench.throughput import bound_figures, steady_state
 from launch.cli import main
-from launch.machine import usable_cores
+from launch.machine import PRETENDED_GPUS, ThreadBudget, usable_cores
 from launch.presets import PRESETS
 from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -94,7 +94,7 @@ def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.Cap
     config, spec = PRESETS["pong"].config, environment_spec(PRESETS["cartpole"].config.environment)
     # The plain networks are for images.
     with pytest.raises(ConfigurationError, match="could not be measured alone: their process died"):
-        measure_alone(config, replace(spec, has_lives=True))
+        measure_alone(config, replace(spec, has_lives=True), ThreadBudget(1, 1))
     assert "Error" in capfd.readouterr().err
 
 
@@ -144,6 +144,44 @@ def test_a_busy_machine_predicts_nothing(
         assert len(found["busy"]) == reasons, found["busy"]
         assert bool(found["curve"]) == bool(found["saturation_actors"]) == (not reasons)
         assert ("no prediction" in out) == ("busy machine: load average 1000.0 on" in out) == bool(reasons)
+
+
+def test_actors_on_a_gpu_have_the_rate_of_their_emulators_in_place_of_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Two emulators' repeats of 0.2 ms an agent step: 5,000 a second, of which the system has 1,000."""
+    devices, file = [], tmp_path / "throughput.json"
+
+    def train_for(config: RunConfig, _seconds: float) -> list[dict]:
+        devices.append(config.actor.device)
+        return [row(6.0, 10, 1), *(row(s, 1_000 * (s - 5), s) for s in (10.0, 12.0, 14.0, 16.0))]
+
+    monkeypatch.setenv(PRETENDED_GPUS, "1")
+    monkeypatch.setattr("launch.bench.throughput.train_for", train_for)
+    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9, [2e-4]))
+    monkeypatch.setattr("launch.bench.throughput.load_average", lambda: 0.0)
+    assert main(f"bench throughput pong --actor.device auto --json {file}".split()) == 0
+    found, out = json.loads(file.read_text()), " ".join(capsys.readouterr().out.split())
+    assert devices == ["gpu"]
+    assert found["stage_seconds_per_step"]["environment"] > 0
+    assert found["emulators_agent_steps_per_second"] == pytest.approx(5_000.0)
+    assert (found["curve"], found["saturation_actors"]) == ([], None)
+    assert not [name for name in found if "bound" in name]
+    for words in (
+        "actors on the GPU",
+        "no bound: it is of networks on a CPU",
+        "alone 5,000 the system has 0.200 of it",
+    ):
+        assert words in out
+
+
+def test_the_emulators_of_gpu_actors_are_all_stepped() -> None:
+    config = replace(CONFIG, actor=ActorConfig(environments=4, device="gpu"))
+    spec = environment_spec(config.environment)
+    assert not has_bound(config, spec)
+    work = emulators_work(config, spec, ThreadBudget(2, actors=3, emulator_threads=1))
+    work.call()
+    assert work.units == 3 * 4
 
 
 CONFIG = replace(PRESETS["pong"].config, actor=ActorConfig(environments=32, unroll_length=20))
