@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, read_object
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
@@ -45,6 +45,7 @@ class Curve(NamedTuple):
 
     folder: Path
     config: RunConfig
+    preset: str
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
     evaluations: Points | None = None
@@ -97,9 +98,9 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
 
 def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: XAxis, y: str) -> Curve:
     """The curve of the metric `y` from the rows of a run; a ConfigurationError if no row has it."""
-    evaluations = _evaluations(rows, x)
+    evaluations, preset = _evaluations(rows, x), preset_of(RunFolder(path))
     if y == EVALUATION_RETURN and evaluations is not None:
-        return Curve(path, config, evaluations.x, evaluations.y)
+        return Curve(path, config, preset, evaluations.x, evaluations.y)
     values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
     if not values and y in (TRAINING_RETURN, EVALUATION_RETURN):
         episodes = rows[-1].get("episodes", 0)
@@ -111,7 +112,7 @@ def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: X
         numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
         raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")
     xs, ys = np.array(values, np.float64).T
-    return Curve(path, config, xs, ys, evaluations if y == TRAINING_RETURN else None)
+    return Curve(path, config, preset, xs, ys, evaluations if y == TRAINING_RETURN else None)
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
@@ -137,23 +138,31 @@ def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
     """Medians and quartiles of runs that differ only in their seed, wherever at least two of several have data."""
-    groups = same_but_for_seed([curve.config for curve in curves])
+    groups = same_but_for_seed([(curve.config, curve.preset) for curve in curves])
     return [_band(label, [curves[i] for i in members]) for label, members in groups]
 
 
-def same_but_for_seed(configs: Sequence[RunConfig]) -> list[tuple[str, list[int]]]:
-    """Positions of the configurations that differ only in their seed.
+def preset_of(folder: RunFolder) -> str:
+    """The preset that a run started from; empty if its manifest cannot be read."""
+    return str(read_object(folder.manifest).get("preset", ""))
 
-    The label of each group has the environment, and the settings in which groups of the same environment differ.
+
+def same_but_for_seed(runs: Sequence[tuple[RunConfig, str]]) -> list[tuple[str, list[int]]]:
+    """Positions of the runs, each with its preset, whose settings differ only in the seed.
+
+    The label of each group has the environment; the preset, where groups of this environment have several; and the
+    settings in which groups of both differ.
     """
     groups: dict[bytes, list[int]] = {}
-    for i, config in enumerate(configs):
+    for i, (config, _) in enumerate(runs):
         groups.setdefault(msgspec.json.encode(replace(config, seed=0)), []).append(i)
-    firsts = [replace(configs[members[0]], seed=0) for members in groups.values()]
+    firsts = [(replace(runs[members[0]][0], seed=0), runs[members[0]][1]) for members in groups.values()]
     labels = []
-    for config in firsts:
-        same = [other for other in firsts if other.environment.id == config.environment.id]
-        labels.append(", ".join([config.environment.id, *_differences(same)[same.index(config)]]))
+    for config, preset in firsts:
+        here = [other for other in firsts if other[0].environment.id == config.environment.id]
+        alike = [other for other, its_preset in here if its_preset == preset]
+        presets = [preset] if len(alike) < len(here) else []
+        labels.append(", ".join([config.environment.id, *presets, *_differences(alike)[alike.index(config)]]))
     return list(zip(labels, groups.values(), strict=True))
 
 

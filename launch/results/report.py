@@ -34,6 +34,7 @@ from launch.results.curves import (
     curve_of,
     evaluation_points,
     lag_counts,
+    preset_of,
     read_rows,
     same_but_for_seed,
 )
@@ -167,7 +168,7 @@ class RunReport:
 
 
 def _page(runs: Sequence[RunReport]) -> str:
-    groups = same_but_for_seed([run.config for run in runs])
+    groups = same_but_for_seed([(run.config, preset_of(run.folder)) for run in runs])
     hardware = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     made = provenance()
     return _filled(

@@ -27,7 +27,9 @@ def written_run(folder: Path, rows: Iterable[dict[str, Any]], config: RunConfig 
     return folder
 
 
-def curve(game: str, seed: int, y: Sequence[float], *, frames: float = 100, rate: float = 1e-3) -> Curve:
+def curve(
+    game: str, seed: int, y: Sequence[float], *, frames: float = 100, rate: float = 1e-3, preset: str = "pong"
+) -> Curve:
     """Values `y` of a run at equal distances from 0 to `frames`."""
     config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game), optimizer=OptimizerConfig(learning_rate=rate))
-    return Curve(Path(f"{game}-{seed}"), config, np.linspace(0, frames, len(y)), np.array(y))
+    return Curve(Path(f"{game}-{seed}"), config, preset, np.linspace(0, frames, len(y)), np.array(y))

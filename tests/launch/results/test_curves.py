@@ -94,6 +94,17 @@ def test_each_environment_has_its_own_scale() -> None:
     assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
 
 
+def test_presets_are_named_in_place_of_their_many_settings() -> None:
+    """Settings are named only between runs of one preset."""
+    others = [curve("ALE/Pong-v5", 1, [0.0, 1.0], rate=rate, preset="a3c") for rate in (2e-3, 3e-3)]
+    (axes,) = drawn([PONG[0], *others])
+    assert legend(axes) == [
+        "ALE/Pong-v5, pong",
+        "ALE/Pong-v5, a3c, learning_rate 0.002",
+        "ALE/Pong-v5, a3c, learning_rate 0.003",
+    ]
+
+
 def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
     late, short = PONG[1]._replace(x=PONG[1].x + 0.5), PONG[2]._replace(x=0.8 * PONG[2].x)
     for curves, seeds in (
