@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SIDE_BY_SIDE = --numprocesses $(JOBS) --dist worksteal
 INSTALLED := $(VENV)/.installed
+CLUSTER_EXTRA := $(VENV)/.cluster-extra
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test lint format settings clean
+.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -42,6 +43,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(CLUSTER_EXTRA): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+	@touch $@
+
 watch: $(INSTALLED)
 	$(BIN)/tributary watch $(ARGS)
 
@@ -55,8 +60,9 @@ agent: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
-smoke-test: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+cluster-extra: $(CLUSTER_EXTRA)
+
+smoke-test: $(CLUSTER_EXTRA)
 	$(BIN)/python -m pytest -m smoke tests/cluster $(ARGS)
 
 # Each part runs although one before it failed; the failed ones are named at the end.
@@ -78,8 +84,7 @@ zoo-test: $(INSTALLED)
 browser-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)
 
-cluster-test: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+cluster-test: $(CLUSTER_EXTRA)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(SIDE_BY_SIDE) $(ARGS)
 
 sweep-test: $(INSTALLED)
