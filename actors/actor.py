@@ -175,7 +175,6 @@ class Actor:
             return_moments=return_moments,
             advantage_moments=part.advantage_moments,
             rewards=self._builder.take_rewards(),
-            unfinished_environments=self._builder.unfinished_environments,
             non_finite=non_finite,
         )
 

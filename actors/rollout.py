@@ -51,7 +51,6 @@ class RolloutBuilder:
         self._terminal_on_life_loss = settings.terminal_on_life_loss
         self._t = 0
         self._resets_next = np.zeros(environments, bool)
-        self._has_finished = np.zeros(environments, bool)
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[EpisodeStats] = []
@@ -117,10 +116,10 @@ class RolloutBuilder:
             self._discounted_return[ended | ~live] = 0.0
         if ended.any():
             info = {name: values[ended] for name, values in result.info.items()}
-            self._finished.append(EpisodeStats(self._episode_returns[ended], self._episode_lengths[ended], info))
+            returns, lengths = self._episode_returns[ended], self._episode_lengths[ended]
+            self._finished.append(EpisodeStats(returns, lengths, info, np.flatnonzero(ended)))
             self._episode_returns[ended] = 0.0
             self._episode_lengths[ended] = 0
-            self._has_finished |= ended
         self._resets_next = ended
         if result.non_finite is not None:
             self._note_observations(t, result.non_finite)
@@ -180,10 +179,6 @@ class RolloutBuilder:
             self._returns_seen = self._returns_seen.merge(returns)
         return factor_of_rewards(self._returns_seen) or 1.0
 
-    @property
-    def unfinished_environments(self) -> int:
-        return int((~self._has_finished).sum())
-
     def take_episodes(self) -> EpisodeStats:
         finished, self._finished = self._finished, []
         return EpisodeStats.joined(finished)
@@ -196,7 +191,6 @@ class RolloutBuilder:
     def forget_episodes(self) -> None:
         """Leave out the episodes that have ended so far. Those under way still count from their starts."""
         self._finished, self._reward_sum = [], 0.0
-        self._has_finished[:] = False
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_] | None:

@@ -91,20 +91,22 @@ class EpisodeStats(NamedTuple):
     """Episodes that ended during a rollout: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
     `info` has the numbers that the environment gave at their ends, float64 [E] by name; NaN where it gave none.
+    `environments` int64 [E] has the environment of each, among those of an actor; empty for evaluations.
     """
 
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]
     info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012
+    environments: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     @classmethod
     def joined(cls, parts: Sequence["EpisodeStats"]) -> "EpisodeStats":
         """The episodes of all parts, whose `info` has the same names."""
         if not parts:
             return cls(np.empty(0, np.float64), np.empty(0, np.int64))
-        returns, lengths, infos = zip(*parts, strict=True)
+        returns, lengths, infos, environments = zip(*parts, strict=True)
         info = {name: np.concatenate([info[name] for info in infos]) for name in infos[0]}
-        return cls(np.concatenate(returns), np.concatenate(lengths), info)
+        return cls(np.concatenate(returns), np.concatenate(lengths), info, np.concatenate(environments))
 
 
 def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
@@ -132,10 +134,9 @@ class GradientReport(NamedTuple):
     `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
     if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments;
     `advantage_moments` those of the advantages of this rollout, where they are standardised by such moments.
-    `rewards` is the sum of the unclipped rewards of all environments since the last report.
-    `unfinished_environments` is the number of environments that have not ended an episode yet. `non_finite` names what
-    was not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and
-    its gradient is not applied.
+    `rewards` is the sum of the unclipped rewards of all environments since the last report. `non_finite` names what was
+    not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and its
+    gradient is not applied.
     """
 
     actor_id: int
@@ -152,7 +153,6 @@ class GradientReport(NamedTuple):
     return_moments: Moments | None = None
     advantage_moments: AdvantageMoments | None = None
     rewards: float = 0.0
-    unfinished_environments: int = 0
     non_finite: str = ""
 
 

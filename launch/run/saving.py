@@ -369,10 +369,10 @@ class Saving:
         for message in self._checkpoints.restore():
             self._log(message)
 
-    def save(self, *, window_counts: bool) -> bool:
+    def save(self, mean_return: float | None) -> bool:
         """Write a checkpoint and start an update of the remote copy. Returns whether the checkpoint was written.
 
-        `window_counts`: the mean return of the last training episodes is representative.
+        `mean_return`: of training, see `TrainingReturns`; None while it is not representative.
 
         Raises:
             TrainingStoppedError: the parameters are not finite. Nothing was written.
@@ -393,11 +393,9 @@ class Saving:
             # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
             self._log(f"warning: {error}; training goes on")
             written = False
-        if not self._config.evaluation.every_frames and window_counts:
+        if not self._config.evaluation.every_frames and mean_return is not None:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
-            self.best.keep_if_best(
-                learner.version, learner.snapshot().parameters, learner.account.mean_return, TRAINING
-            )
+            self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean_return, TRAINING)
         if self._copy is not None:
             self._copy.start()
         return written

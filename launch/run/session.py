@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
@@ -135,7 +133,8 @@ def make_session(
     messages = Messages(run_folder.log)
     learner = _new_learner(config, spec, run_folder)
     target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
-    returns, evaluations = TrainingReturns(), Evaluations(config.evaluation, target, messages.log)
+    returns = TrainingReturns(config.actor.environments)
+    evaluations = Evaluations(config.evaluation, target, messages.log)
 
     def state() -> dict[str, Any]:
         """The plain values in a checkpoint, beside the learner's variables."""
@@ -394,9 +393,7 @@ class TrainingSession:
         self._log_first(report.actor_id)
         self.metrics.add(outcome, self.clock.elapsed_seconds)
         if outcome.dropped != "duplicate":
-            returns = report.episodes.returns
-            finite = returns[np.isfinite(returns)].tolist()
-            self.returns.add(report.actor_id, finite, report.unfinished_environments)
+            self.returns.add(report.actor_id, report.episodes)
             self._recent_return.add(report)
             if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
                 self._non_finite_return_logged = True
@@ -442,7 +439,7 @@ class TrainingSession:
             )
 
     def _save(self) -> None:
-        if self.saving.save(window_counts=self.returns.last_count):
+        if self.saving.save(self.returns.mean):
             self.messages.emit(Saved(self.learner.version))
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:

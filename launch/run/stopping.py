@@ -17,55 +17,76 @@ from launch.loop.evaluation import EvaluationLost, GoesOn
 from launch.output import finite
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, standard_error
+from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, GradientReport, standard_error
 
 
 class TrainingReturns:
-    """The mean return of a run's first training episodes, and whether that of the last 100 is representative.
+    """The mean return of training, over the same number of episodes of each environment.
 
-    The first episodes to end after a start are the shortest: where half of them have one agent step and a return of 1,
-    the others 1,000 of both, the first 100 have a mean of 1.0. Both therefore count only when every environment has
-    ended an episode: then the mean is 330 of 500.5. A truncated episode has ended, too.
+    The first episodes to end are the shortest, and environments that began together stay in phase. Where half of the
+    episodes have one agent step and a return of 1, the others 1,000 of both, the last 100 episodes of 256 environments
+    have a mean of 1 at first, and then of 260 to 1,000 by the phase. The last episode of an environment has each length
+    with the probability of that length, if there was time for it (renewal theory): over the environments the mean is
+    500.5 at any time. A truncated episode has ended, too.
 
-    `last_count` is whether the last 100 episodes counted at the last `update`.
+    Attributes:
+        last_count: whether the last episodes counted at the last `update`: there are 100, and each environment has
+            ended its share of them.
+        untrained: the mean when they first counted, close to that of untrained play. None before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environments: int) -> None:
+        """`environments`: of each actor."""
         self.last_count = False
-        # Those of the episodes up to the first time that the last 100 counted.
-        self._sum, self._episodes, self._complete = 0.0, 0, False
-        # Environments of each actor that have ended no episode, in the order of the actors' last reports.
-        self._unfinished: dict[int, int] = {}
+        self.untrained: float | None = None
+        self._environments, self._share = environments, 1
+        # The last returns of each environment, by actor, in the order of the actors' last reports.
+        self._returns: dict[int, list[deque[float]]] = {}
 
-    def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
-        """Add the returns in an actor's report, and its number of environments that have ended no episode yet."""
-        if not self._complete:
-            self._sum += sum(returns)
-            self._episodes += len(returns)
-        self._unfinished.pop(actor_id, None)
-        self._unfinished[actor_id] = unfinished_environments
+    def add(self, actor_id: int, episodes: EpisodeStats) -> None:
+        """Add the episodes in an actor's report."""
+        most = _share(self._environments)
+        returns = self._returns.pop(actor_id, None) or [deque(maxlen=most) for _ in range(self._environments)]
+        self._returns[actor_id] = returns
+        for environment, value in zip(episodes.environments.tolist(), episodes.returns.tolist(), strict=True):
+            returns[environment].append(value)
 
     def update(self, episodes: int, actors: int) -> None:
         """Set `last_count`, for `episodes` in the window and `actors` at work."""
         # Actors that are gone have the oldest reports.
-        while len(self._unfinished) > actors:
-            del self._unfinished[next(iter(self._unfinished))]
-        everybody = 0 < actors == len(self._unfinished)
-        self.last_count = episodes >= RETURN_WINDOW and everybody and not any(self._unfinished.values())
-        self._complete |= self.last_count
+        while len(self._returns) > actors:
+            del self._returns[next(iter(self._returns))]
+        self._share = _share(max(1, actors) * self._environments)
+        everybody = 0 < actors == len(self._returns)
+        self.last_count = (
+            episodes >= RETURN_WINDOW
+            and everybody
+            and all(len(last) >= self._share for returns in self._returns.values() for last in returns)
+        )
+        if self.untrained is None:
+            self.untrained = self.mean
 
     @property
-    def untrained(self) -> float | None:
-        """The mean return of the first episodes, close to that of untrained play. None until they have ended."""
-        return self._sum / self._episodes if self._complete and self._episodes else None
+    def mean(self) -> float | None:
+        """The mean of the finite returns; None while the last episodes do not count, and without a finite one."""
+        if not self.last_count:
+            return None
+        last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
+        finite_ones = [value for value in last if math.isfinite(value)]
+        return float(np.mean(finite_ones)) if finite_ones else None
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. After a resume all environments are in their first episodes again."""
-        return {"first_episodes": [self._sum, self._episodes, self._complete]}
+        return {"untrained_return": self.untrained}
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
-        self._sum, self._episodes, self._complete = state["first_episodes"]
+        self.untrained = state.get("untrained_return")
+
+
+def _share(environments: int) -> int:
+    """Episodes of each environment among the last 100, one at least."""
+    return max(1, RETURN_WINDOW // environments)
 
 
 # Episodes whose agent steps `RecentReturn` covers, and of which it takes the mean length.

@@ -203,7 +203,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         assert again.agent_steps <= 64
         ended = np.array(steps[-32:])
         assert len(again.episodes.returns) == ended.sum()
-        assert again.unfinished_environments == (~ended.any(axis=0)).sum()
+        assert set(again.episodes.environments) == set(np.flatnonzero(ended.any(axis=0)))
         np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)
     assert len(ahead) > 5
 

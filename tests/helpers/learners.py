@@ -52,7 +52,8 @@ def gradient_report(
     **changes: Any,
 ) -> GradientReport:
     """A report whose samples are its agent steps. Episodes have one step, `changes` are of further fields."""
-    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
+    count = len(returns)
+    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(count, np.int64), {}, np.zeros(count, np.int64))
     report = GradientReport(
         *(actor_id, sequence, version, "layout", gradient, agent_steps, agent_steps, episodes),
         StageSeconds(0, 0, 0, 0, 0),

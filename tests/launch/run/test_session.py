@@ -5,11 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
-from sessions import messages_of, session
+from gymnasium.spaces import Box, Discrete
+from sessions import messages_of, quick, session
 
 from actors.environments import StepResult, VectorEnvironment
 from launch.loop import worker_pool
@@ -333,6 +336,40 @@ def test_a_window_is_of_all_environments(rollouts: RunConfig, tmp_path: Path, mo
     summary = session(config, tmp_path).run()
     assert summary["status"] == "return_reached"
     assert ended.all()
+
+
+class Stepwise(gymnasium.Env):
+    """An episode of one agent step or of 60, with a reward of 1 for each."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._left = 1 if self.np_random.random() < 0.5 else 60
+        return np.zeros(2, np.float32), {}
+
+    def step(self, _: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._left -= 1
+        return np.zeros(2, np.float32), 1.0, self._left == 0, False, {}
+
+
+def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path) -> None:
+    """256 environments that began together end their long episodes together: the last 100 are all of these, or few."""
+    gymnasium.register("Stepwise-v0", Stepwise)
+    actor = {"environments": 256, "unroll_length": 5, "total_environments": None}
+    config = quick(environment={"id": "Stepwise-v0"}, actor=actor, total_frames=256 * 130)
+    config = replace(config, log_every_seconds=1e-3, checkpoint=CheckpointConfig(every_frames=256 * 5))
+    try:
+        summary = session(config, tmp_path).run()
+    finally:
+        gymnasium.registry.pop("Stepwise-v0")
+    shown = [row["mean_return_100"] for row in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    assert max(filter(None, shown)) == 60
+    # The mean over all episodes, with its standard error of 256.
+    expected = pytest.approx(30.5, abs=3 * 1.85)
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert float(best["mean_return"]) == expected
+    assert summary["untrained_mean_return"] == expected
 
 
 def test_the_longest_episode_is_known_where_a_setting_limits_it() -> None:

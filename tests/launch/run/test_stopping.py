@@ -1,11 +1,13 @@
 """Evaluations of a run and the rules by which it stops."""
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from learners import gradient_report
 
@@ -25,11 +27,18 @@ from launch.run.stopping import (
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationResult
 
+ENVIRONMENTS = 64
+
+
+def ended_in(environments: npt.NDArray[np.int64], returns: npt.NDArray[np.float64]) -> EpisodeStats:
+    return EpisodeStats(returns, returns.astype(np.int64), {}, environments)
+
 
 def reported(returns: TrainingReturns, *reports: tuple[int, int]) -> None:
-    """Reports of actors by their ids: how many environments of each have ended no episode yet."""
+    """Reports of actors by their ids: of how many environments no episode is among those that have ended."""
     for actor_id, unfinished in reports:
-        returns.add(actor_id, [], unfinished)
+        which = np.arange(unfinished, ENVIRONMENTS)
+        returns.add(actor_id, ended_in(which, np.ones(len(which))))
 
 
 def count(returns: TrainingReturns, episodes: int, actors: int) -> bool:
@@ -38,13 +47,13 @@ def count(returns: TrainingReturns, episodes: int, actors: int) -> bool:
 
 
 def gone_on(returns: TrainingReturns) -> TrainingReturns:
-    restored = TrainingReturns()
+    restored = TrainingReturns(ENVIRONMENTS)
     restored.restore(json.loads(json.dumps(returns.state())))
     return restored
 
 
 def test_the_last_100_count_after_the_first_episode_of_each_environment() -> None:
-    returns = TrainingReturns()
+    returns = TrainingReturns(ENVIRONMENTS)
     reported(returns, (0, 0))
     assert not count(returns, 100, actors=2), "one actor has not reported"
     reported(returns, (1, 3))
@@ -56,8 +65,28 @@ def test_the_last_100_count_after_the_first_episode_of_each_environment() -> Non
     assert count(returns, 100, actors=2)
 
 
+def test_few_environments_have_several_episodes_each() -> None:
+    returns = TrainingReturns(4)
+    for count_of_each in range(1, 31):
+        returns.add(0, ended_in(np.arange(4), np.full(4, float(count_of_each))))
+        assert count(returns, 100, actors=1) == (count_of_each >= 25)
+    # Of the last 25 of each.
+    assert (returns.untrained, returns.mean) == (13.0, 18.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_returns_that_are_not_finite_are_in_no_mean(bad: float) -> None:
+    returns = TrainingReturns(ENVIRONMENTS)
+    returns.add(0, EpisodeStats(np.full(64, bad), np.ones(64, int), {}, np.arange(64)))
+    assert count(returns, 100, actors=1)
+    assert (returns.untrained, returns.mean) == (None, None)
+    returns.add(0, ended_in(np.array([5]), np.array([2.0])))
+    assert count(returns, 100, actors=1)
+    assert (returns.untrained, returns.mean) == (2.0, 2.0)
+
+
 def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
-    returns = TrainingReturns()
+    returns = TrainingReturns(ENVIRONMENTS)
     # Actor 2 replaces actor 1, which never finished.
     reported(returns, (0, 0), (1, 5), (0, 0), (2, 4))
     assert not count(returns, 100, actors=2)
@@ -69,7 +98,7 @@ def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
 
 
 def test_after_a_resume_new_actors_end_first_episodes_again() -> None:
-    returns = TrainingReturns()
+    returns = TrainingReturns(ENVIRONMENTS)
     reported(returns, (3, 0), (4, 0))
     assert count(returns, 100, actors=2)
     restored = gone_on(returns)
@@ -77,27 +106,51 @@ def test_after_a_resume_new_actors_end_first_episodes_again() -> None:
     assert not count(restored, 100, actors=2)
 
 
-def test_untrained_play_is_of_the_first_episodes() -> None:
-    """Half of the episodes have one agent step and a return of 1, the others 1,000 of both. The first 100 have 1.0."""
-    random = np.random.default_rng(0)
-    returns, left, short = TrainingReturns(), np.zeros(64, int), np.zeros(64, bool)
-    ended = np.zeros(64, bool)
-    for step in range(3_000):
+LENGTHS = {
+    "1 or 1,000": (500.5, lambda random, n: np.where(random.random(n) < 0.5, 1, 1_000)),
+    "exponential": (300.0, lambda random, n: random.geometric(1 / 300, n)),
+    "a tenth are long": (309.0, lambda random, n: np.where(random.random(n) < 0.9, 10, 3_000)),
+}
+
+
+@pytest.mark.parametrize("environments", [64, 256])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_the_mean_return_of_training_is_of_all_episodes_not_of_the_first_to_end(
+    lengths: str, environments: int
+) -> None:
+    """Environments that begin together and whose return is the length. Here each step of an ended one resets it."""
+    true, draw = LENGTHS[lengths]
+    random, returns, last = np.random.default_rng(0), TrainingReturns(environments), deque[float](maxlen=100)
+    left, length = np.zeros((2, environments), int)
+    which, ended_returns, means = [], [], []
+    for step in range(1, 12_001):
         new = left == 0
-        short[new] = random.random(new.sum()) < 0.5
-        left[new] = np.where(short[new], 1, 1_000)
+        length[new] = left[new] = draw(random, new.sum())
         left -= 1
-        over = left == 0
-        ended |= over
-        returns.add(0, np.where(short, 1.0, 1_000.0)[over].tolist(), int((~ended).sum()))
-        returns.update(100 if step else 0, 1)
-        returns = gone_on(returns) if step % 500 == 0 else returns
-        if step == 900:
-            assert returns.untrained is None
-    assert returns.untrained == pytest.approx(330, rel=0.2)
-    before = returns.untrained
-    returns.add(0, [1e6], 0)
-    assert returns.untrained == before
+        over = np.flatnonzero(left == 0)
+        which += over.tolist()
+        ended_returns += length[over].tolist()
+        if step % 100:
+            continue
+        last.extend(ended_returns)
+        returns.add(0, ended_in(np.array(which, int), np.array(ended_returns, float)))
+        which, ended_returns = [], []
+        returns.update(len(last), 1)
+        if step == 500 and lengths != "exponential":
+            assert np.mean(last) < 0.1 * true
+        if step % 1_000 == 500 and returns.mean is not None:
+            means.append(returns.mean)
+    deviation = true / np.sqrt(environments) * (3 if lengths == "a tenth are long" else 1)
+    assert returns.untrained == pytest.approx(true, abs=3 * deviation)
+    assert np.mean(means) == pytest.approx(true, abs=2 * deviation)
+
+
+def test_the_return_of_untrained_play_stays() -> None:
+    returns = TrainingReturns(ENVIRONMENTS)
+    returns.add(0, ended_in(np.arange(64), np.arange(64.0)))
+    assert count(returns, 100, actors=1)
+    returns.add(0, ended_in(np.array([3]), np.array([1e6])))
+    assert (returns.untrained, gone_on(returns).untrained) == (31.5, 31.5)
 
 
 def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
