@@ -21,7 +21,7 @@ from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
-from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
+from launch.run.saving import FirstWeights, check_storage, claim_storage, weights_to_start_from
 from launch.run.summary import reached_limit, why_it_goes_on
 from launch.run.tensorboard import check_trackers
 from launch.settings.check import (
@@ -459,6 +459,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
     used = kernels(config.network, in_this_process=config.executor == "inline")
+    release_storage: Callable[[], None] | None = None
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
     if not run.resume:
         folder.make()
@@ -473,6 +474,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             # It may refuse a folder that is another process's, which must stay.
             folder.create(config, run.spec, made)
         try:
+            if config.storage is not None and not run.resume:
+                release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
             if first is not None:
                 write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
             listener.message(f"run folder:   {folder.path}")
@@ -493,4 +496,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             )
             if settings_before is None and (stopped or isinstance(error, ConfigurationError)):
                 folder.discard()
+                if release_storage is not None:
+                    # Any kind of storage has errors of its own.
+                    with suppress(Exception):
+                        release_storage()
             raise

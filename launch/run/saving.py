@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,9 +201,7 @@ def check_storage(url: str, *, new: bool) -> None:
     try:
         files.invalidate_cache()
         if new and files.exists(f"{root}/config.json"):
-            raise setting_error(
-                "storage", url, f"holds a run: train --resume {quoted(url)} goes on with it, or name another"
-            )
+            raise _holds_a_run(url)
         _make_folder(files, root)
         # A user who may list a bucket may still not write to it.
         files.pipe_file(f"{root}/.tributary", b"")
@@ -212,6 +211,32 @@ def check_storage(url: str, *, new: bool) -> None:
     except Exception as error:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
+
+
+def _holds_a_run(url: str) -> ConfigurationError:
+    problem = f"holds a run: train --resume {quoted(url)} goes on with it, or name another"
+    return setting_error("storage", url, problem)
+
+
+def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
+    """Write the config.json of a new run to storage that has none; the returned function removes it again.
+
+    For two runs that start in the same second: `check_storage` finds nothing for either. The creation is exclusive
+    where the storage has such a one, as local files and S3 do; elsewhere only the check is left.
+    """
+    files, root = _open(url)
+    path = f"{root}/config.json"
+    try:
+        _make_folder(files, root)
+        with files.open(path, "xb") as file:
+            file.write(settings)
+    except Exception as error:
+        # Each kind of storage has its own errors, also for a file that exists.
+        files.invalidate_cache()
+        if isinstance(error, FileExistsError) or files.exists(path):
+            raise _holds_a_run(url) from error
+        return lambda: None
+    return partial(files.rm_file, path)
 
 
 def fetch(url: str, folder: Path) -> None:

@@ -5,12 +5,14 @@ import json
 import shutil
 import threading
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import fsspec
+import gymnasium
 import numpy as np
 import pytest
-from sessions import session
+from sessions import quick, session
 from waiting import wait_for
 
 from launch.cli import main
@@ -25,8 +27,10 @@ from launch.run.saving import (
     apply_changes,
     changes_since,
     check_storage,
+    claim_storage,
     fetch,
 )
+from launch.train import train
 from shared.config import CheckpointConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -215,6 +219,47 @@ def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
     with pytest.raises(ConfigurationError, match="holds a run: train --resume memory://copy/other goes on"):
         check_storage("memory://copy/other", new=True)
     check_storage("memory://copy/other", new=False)
+
+
+def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_path: Path) -> None:
+    url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
+    release = claim_storage(url, b"{}")
+    assert settings.read_bytes() == b"{}"
+    with pytest.raises(ConfigurationError, match="holds a run"):
+        claim_storage(url, b"another")
+    assert settings.read_bytes() == b"{}"
+    release()
+    made = count(1)
+
+    def third_fails() -> gymnasium.Env:
+        if next(made) == 3:
+            raise RuntimeError("no licence left")
+        return gymnasium.make("CartPole-v1")
+
+    gymnasium.register("Licensed-v0", third_fails)
+    try:
+        config = quick(environment={"id": "Licensed-v0"}, storage=url, total_frames=100)
+        with pytest.raises(ConfigurationError, match="no licence left"):
+            train(config, tmp_path / "run", lambda _: None)
+    finally:
+        gymnasium.registry.pop("Licensed-v0")
+    assert list((tmp_path / "copy").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("File mode not supported"), OSError(22, "a pre-condition failed")]
+)
+def test_storage_with_errors_of_its_own_for_a_file_that_exists(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object) -> None:
+        raise error
+
+    fsspec.filesystem("memory").pipe_file("/taken/config.json", b"{}")
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "open", opened)
+    claim_storage("memory://free", b"{}")()
+    with pytest.raises(ConfigurationError, match="--storage memory://taken: holds a run"):
+        claim_storage("memory://taken", b"{}")
 
 
 def test_an_error_of_storage_is_one_line_and_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
