@@ -1,22 +1,25 @@
 """Resumes with one changed setting out of all, and two runs in one folder at once."""
 
-import threading
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import pytest
+from changed_settings import another
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sessions import quick
+from sessions import at_once, quick
 
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
+from launch.machine import usable_cores
+from launch.run.events import Message
 from launch.run.folder import RunFolder
-from launch.settings.check import check_checkpoint, on_device
-from launch.settings.files import KINDS, with_settings
+from launch.settings.check import check_checkpoint, on_device, resume_lines
+from launch.settings.files import KINDS, option_name, with_settings
 from launch.train import Result, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -30,28 +33,6 @@ LEARNING = {
 }  # fmt: skip
 # Each copy gets a process, for seconds; tests of environments have the equality.
 SLOW = {"environment.vectorization"}
-
-
-def another(name: str, value: Any) -> Any:
-    """Another value of a setting, which may be one that is refused."""
-    kind: Any = KINDS[name]
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if get_origin(kind) is Literal:
-        return next(choice for choice in get_args(kind) if choice != value)
-    match value:
-        case bool():
-            return not value
-        case int():
-            return value + 1
-        case float():
-            return 0.5 * value or 0.5
-        case tuple():
-            return (*value[1:], value[-1] / 2) if value and isinstance(value[0], int | float) else ("wandb",)
-        case dict():
-            return {"max_episode_steps": 7}
-        case str():
-            return f"{value}-other"
-    return next((other for word, other in (("int", 3), ("float", 0.5)) if word in str(kind)), "other")
 
 
 def first_gradient(config: RunConfig) -> Float32Array:
@@ -85,7 +66,10 @@ def check_change(name: str, resumable: tuple[RunFolder, Float32Array]) -> None:
     if refused:
         assert refused.startswith("--")
         assert "\n" not in refused
-    elif name not in LEARNING:
+        return
+    (line,) = (line for line in resume_lines(config, run) if f" {option_name(name)} " in line)
+    assert line.startswith("changed: ")
+    if name not in LEARNING:
         np.testing.assert_array_equal(first_gradient(config), gradient)
 
 
@@ -104,24 +88,36 @@ def test_a_change_of_a_resume_is_refused_or_harmless(name: str, resumable: tuple
     check_change(name, resumable)
 
 
-def test_of_two_runs_in_one_folder_at_once_one_is_refused(tmp_path: Path) -> None:
-    run, both, ended = tmp_path / "run", threading.Barrier(2), dict[int, Result | Exception]()
+def test_a_resume_with_more_actors_than_cores_warns_as_a_new_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(quick(total_frames=100), tmp_path / "run", lambda _: None)
+    monkeypatch.setattr("launch.on_ray.cluster.connect", lambda *_: None)
+    monkeypatch.setattr("launch.on_ray.learner_process.run_learners", lambda *_, **__: {"status": "interrupted"})
+    cores = usable_cores()
 
-    def train_one(seed: int) -> None:
-        both.wait()
-        try:
-            ended[seed] = train(quick(total_frames=300, seed=seed), run, lambda _: None)
-        except ConfigurationError as error:
-            ended[seed] = error
+    def warnings(folder: str, *, resume: bool) -> list[str]:
+        events = list[Any]()
+        config = quick(executor="ray", actors=cores + 1)
+        train(config, tmp_path / folder, events.append, resume=resume)
+        return [event.text for event in events if isinstance(event, Message) and " cores: " in event.text]
 
-    threads = [threading.Thread(target=train_one, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert warnings("run", resume=True) == warnings("new", resume=False) != []
+
+
+@pytest.mark.parametrize("same", ["folder", "storage"])
+def test_of_two_runs_in_one_place_at_once_one_is_refused(same: str, tmp_path: Path) -> None:
+    folders = {seed: tmp_path / ("run" if same == "folder" else f"run-{seed}") for seed in (1, 2)}
+    storage = None if same == "folder" else f"file://{tmp_path / 'copy'}"
+
+    def train_one(seed: int) -> Result:
+        return train(quick(total_frames=300, seed=seed, storage=storage), folders[seed], lambda _: None)
+
+    ended = dict(zip(folders, at_once(*(partial(train_one, seed) for seed in folders)), strict=True))
     (winner,) = (seed for seed, end in ended.items() if isinstance(end, Result))
     (refused,) = (str(end) for end in ended.values() if not isinstance(end, Result))
-    assert refused.startswith(("--run-dir ", "folder "))
-    folder = RunFolder(run)
+    assert refused.startswith(("--run-dir ", "folder ") if same == "folder" else f"--storage {storage}: holds a run")
+    assert [folder for folder in tmp_path.glob("run*") if folder.is_dir()] == [folders[winner]]
+    folder = RunFolder(folders[winner] if storage is None else tmp_path / "copy")
     assert folder.read_settings().seed == winner
     assert (folder.summary.is_file(), folder.has_checkpoint) == (True, True)

@@ -241,6 +241,20 @@ def test_what_a_resume_changes_is_said_with_the_rate_of_its_place(tmp_path: Path
     (cost,) = (line for line in resume_lines(fades, folder) if " now, where " in line)
     assert cost.startswith("changed:      the entropy cost is 0 now")
     assert resume_lines(folder.read_settings(), folder) == []
+    # The step of summed losses follows from what an update has.
+    for reduction, scales in (("sum", ", and its losses are summed: the gradient grows with it"), ("mean", "")):
+        run = with_settings(folder.read_settings(), {"method.reduction": reduction, "learner.gradients_per_update": 2})
+        run = with_settings(run, {"actor.environments": 6, "actor.unroll_length": 10, "actor.minibatches": 1})
+        folder.write_config(run)
+        for name, value, steps in (
+            ("learner.gradients_per_update", 8, 480),
+            ("actor.environments", 3, 60),
+            ("actor.unroll_length", 200, 2400),
+            ("actor.minibatches", 2, 60),
+        ):
+            lines = resume_lines(with_settings(run, {name: value}), folder)
+            assert lines[0].startswith(f"changed:      --{name.replace('_', '-')} ")
+            assert lines[1:] == [f"changed:      an update has {steps:,} agent steps now, where it had 120{scales}"]
 
 
 @pytest.mark.parametrize(
