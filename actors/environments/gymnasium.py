@@ -263,6 +263,7 @@ def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) ->
     for layer in layers(environment):
         own = list(vars(layer).values())
         own += [part for value in own if isinstance(value, Mapping) for part in value.values()]
+        own += [part for value in own if isinstance(value, list | tuple) for part in value]
         if any(isinstance(value, RunningMeanStd) for value in own):
             setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
             raise setting_error(f"environment.{setting}", value, f"{type(layer).__name__} {UNSAVED}")

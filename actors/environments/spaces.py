@@ -53,8 +53,8 @@ class Actions:
             self._range = _range(space)
         else:
             raise ValueError(
-                f"actions are {space}: a choice, several choices or an array can be played; wrap it in an environment "
-                f"that takes one of these: --environment.wrappers MODULE:WRAPPER"
+                f"actions are {space}: a choice, several choices or an array can be played, and no mixture of them; "
+                f"wrap it in an environment that takes one of these: --environment.wrappers MODULE:WRAPPER"
             )
 
     @property

@@ -27,6 +27,7 @@ from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
+from shared.registry import NETWORKS
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
             ),
         }
     more["meaning"] = adapter_of(config.environment).observation_meaning(spec)
+    if NETWORKS[config.network.name].module.startswith("shared."):
+        more["in_the_file"] = _scaled_inside(config, spec)
     if spec.parts is None:
         shape = [None, *spec.observation_shape]
         return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more}
@@ -158,6 +161,18 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
     return {"named": named, **more}
+
+
+def _scaled_inside(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
+    """What the exported network itself does with its inputs."""
+    centred = "minus their mean in random play, times 4 / 255"
+    images = {"images": "divided by 255" if spec.observation_mean is None else centred} if spec.images else {}
+    numbers = {
+        "bounds": "a uniform draw from their bounds has mean 0 and deviation 1",
+        "running": "minus their mean in training, divided by their deviation",
+    }
+    scaling = numbers.get(config.network.observation_scaling)
+    return images | ({} if scaling is None else {"numbers": scaling})
 
 
 def _memory(state_units: Sequence[int]) -> dict[str, Any]:

@@ -118,6 +118,7 @@ gymnasium.register("Scaled-v0", _scaled)
         ({"wrappers": ("gymnasium.wrappers:NormalizeReward,gamma=0.9",)}, "--environment.normalise-rewards"),
         ({"wrappers": (f"{__name__}:OwnScaling", "gymnasium.wrappers:TimeAwareObservation")}, "OwnScaling has running"),
         ({"wrappers": (f"{__name__}:Shell",)}, "Shell has running statistics"),
+        ({"wrappers": ("running_wrappers:Listed",)}, "Listed has running statistics"),
         ({"id": f"{__name__}:Scaled-v0"}, "NormalizeObservation has running statistics"),
         ({"wrappers": ("gymnasium.wrappers.vector:NormalizeReward",)}, "those of single environments are in gymnasium"),
         ({"wrappers": ("builtins:type",)}, "gives type, and no environment"),

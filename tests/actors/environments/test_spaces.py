@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
 from spaces import Given, registered
 
 from actors.environments import VectorEnvironment, environment_spec
@@ -146,7 +146,11 @@ def picture(value: int) -> np.ndarray:
         (Box(0, 1, (1,)), MultiDiscrete([2**62] * 2), "9,223,372,036,854,775,808 outputs takes gigabytes"),
         (Box(0, 1, (1,)), MultiBinary(60_000), "120,000 outputs takes gigabytes"),
         (Box(0, 1, (1,)), Box(-1, 1, (400, 300)), "120,000 outputs takes gigabytes"),
-        (Box(0, 1, (1,)), Tuple((TWO, TWO)), "a choice, several choices or an array can be played; wrap it"),
+        (Box(0, 1, (1,)), Tuple((TWO, TWO)), "a choice, several choices or an array can be played, and no mixture"),
+        (Box(0, 1, (1,)), Tuple((TWO, Box(-1, 1, (2,)))), r"actions are Tuple\(Discrete.* no mixture of them; wrap it"),
+        (Box(0, 1, (1,)), Dict(go=Dict(gear=TWO), aim=Box(-1, 1, (2,))), r"actions are Dict\(.*'gear'.* no mixture of"),
+        (Box(0, 1, (1,)), OneOf((TWO, Box(-1, 1, (2,)))), r"actions are OneOf\(.* no mixture of them"),
+        (Box(0, 1, (1,)), Dict(legs=MultiDiscrete([2, 3]), arms=MultiBinary(2)), r"actions are Dict\(.* no mixture"),
     ],
 )
 def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, actions: gymnasium.Space, line: str) -> None:

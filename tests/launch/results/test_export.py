@@ -158,6 +158,8 @@ def test_an_exported_network_gives_the_same_elsewhere(name: str, exported: dict[
 def test_the_lines_of_the_page_play_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["export", "zoo:pong", "--format", "onnx", "--output", "export"]) == 0
+    inside = json.loads(Path("export/model.json").read_text())["inputs"]["in_the_file"]
+    assert inside == {"images": "minus their mean in random play, times 4 / 255"}
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
     (lines,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "environment.step" in block)
     agent, played = tributary.load("zoo:pong"), []
