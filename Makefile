@@ -9,7 +9,7 @@ CLUSTER_EXTRA := $(VENV)/.cluster-extra
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test lint format settings clean
+.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test gpu-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -29,6 +29,7 @@ help:
 	@echo "make task-test   train presets to their returns: hours"
 	@echo "make zoo-test    repeat the scores of the agents that ship: a few minutes each"
 	@echo "make browser-test   look at the report in a headless Chromium"
+	@echo "make gpu-test   on a machine with a GPU: gradients, accounts, rates and a training, in ten minutes"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
 	@echo "make agent    pack a run as an agent that ships: RUN=runs/… NAME=pong, for zoo:pong"
@@ -83,6 +84,9 @@ zoo-test: $(INSTALLED)
 
 browser-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)
+
+gpu-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
 cluster-test: $(CLUSTER_EXTRA)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(SIDE_BY_SIDE) $(ARGS)
