@@ -47,6 +47,9 @@ actions = boxes | whole | choices
 _UNLIKE_ACTIONS = [
     Box(0, 2, (19, 19), np.uint8),
     Box(0, 10**12, (2,), np.int64),
+    Box(2**24, 2**24 + 9, (2,), np.int64),
+    Box(1e15, 1e15 + 1, (), np.float64),
+    Box(0, 2**64 - 1, (1,), np.uint64),
     Box(-np.inf, np.inf, (1,), np.float64),
 ]
 numbers = st.recursive(
@@ -55,9 +58,12 @@ numbers = st.recursive(
     max_leaves=3,
 )
 """Spaces of observations without images."""
-PICTURE = Box(0, 255, (40, 44, 3), np.uint8)
+PICTURE, RGBA, GREY = (Box(0, 255, (40, 44, *channels), np.uint8) for channels in ((3,), (4,), ()))
 pictures = st.sampled_from(
-    [PICTURE, Box(0, 255, (40, 44, 4), np.uint8), Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))})]
-)
+    [
+        PICTURE, RGBA, GREY, Box(0, 255, (40, 44, 1), np.uint8),
+        Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))}), Dict({"left": RGBA, "right": GREY}),
+    ]
+)  # fmt: skip
 no_actions = st.sampled_from([Tuple((Discrete(2), Discrete(2))), Dict({"a": Discrete(2)}), Text(3)])
 """Spaces of actions that cannot be trained."""

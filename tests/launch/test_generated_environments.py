@@ -4,7 +4,9 @@ import copy
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ import gymnasium
 import numpy as np
 import pytest
 from accounts import account_of, check_finite
+from changed_settings import another
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from sessions import at_once
 
-from launch.settings.files import with_settings
+from launch.run.events import Message
+from launch.run.folder import RunFolder
+from launch.settings.files import KINDS, OF_ONE_RUN, option_name, with_settings
 from launch.train import TrainingFailedError, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -74,7 +80,10 @@ faults = st.builds(
 
 @dataclass
 class Plan:
-    """One environment, and the settings of its run. `made` are the copies; `failed` is set by a refused fault."""
+    """One environment, and the settings of its run. `made` are the copies; `failed` is set by a refused fault.
+
+    What comes after the run: "at once", which is two runs in one folder, or the setting that a resume changes.
+    """
 
     observations: gymnasium.Space
     actions: gymnasium.Space
@@ -84,6 +93,7 @@ class Plan:
     seen: str
     longest: int
     settings: dict[str, Any]
+    then: str | None = None
     made: list["Generated"] = field(default_factory=list, repr=False)
     failed: bool = False
 
@@ -162,6 +172,18 @@ class Generated(gymnasium.Env):
         return tuple(result)
 
 
+# Those that do not leave this process or the folder of the run, nor play evaluations.
+_CHANGED = sorted(
+    name
+    for name in KINDS
+    if not name.startswith(("evaluation.", "stop_", "tracking."))
+    and name not in (*OF_ONE_RUN, "executor", "address", "total_frames", "environment.vectorization")
+)
+_WRAPPERS = [
+    "gymnasium.wrappers:NormalizeReward", "gymnasium.wrappers:NormalizeObservation", "running_wrappers:Listed",
+    "running_wrappers:Nested", "running_wrappers:Plain",
+]  # fmt: skip
+
 _REWARDS: list[Callable[[float], Any]] = [
     float, np.float32, round, np.array, lambda r: [r], lambda r: r > 0, lambda r: 1e4 * r, lambda r: 1e-30 * r
 ]  # fmt: skip
@@ -187,7 +209,7 @@ def run_settings(draw: st.DrawFn, *, images: bool, one_choice: bool) -> dict[str
         "environment.log_info": draw(st.sampled_from([(), ("score", "deep.score", "path")])),
         "environment.screen_size": draw(st.sampled_from([36, None])),
         "environment.greyscale": draw(st.booleans()),
-        "environment.wrappers": draw(st.sampled_from([()] * 9 + [("gymnasium.wrappers:NormalizeReward",)])),
+        "environment.wrappers": draw(st.sampled_from([()] * 20 + [(wrapper,) for wrapper in _WRAPPERS])),
         "environment.frame_stack": draw(st.integers(1, 2)),
         "actor.environments": 2 * draw(st.integers(1, 3)),
         "actor.unroll_length": draw(st.sampled_from([1, 3, 5, 20])),
@@ -212,6 +234,7 @@ def plans(draw: st.DrawFn) -> Plan:
         seen=draw(st.sampled_from(["arrays", "lists", "edges"])),
         longest=draw(st.sampled_from([1, 2, 9, 300])),
         settings=draw(run_settings(images=images, one_choice=isinstance(actions, Discrete))),
+        then=draw(st.one_of(st.none(), st.just("at once"), *[st.sampled_from(_CHANGED)] * 3)),
     )
 
 
@@ -234,8 +257,9 @@ def check_outcome(plan: Plan, line: str) -> None:
     if plan.failed:
         assert line.startswith(("Generated-v0: ", "--environment.id Generated-v0: "))
     elif line.startswith("--environment.wrappers "):
-        assert plan.settings["environment.wrappers"]
-        assert "--environment.normalise-rewards" in line
+        assert plan.settings["environment.wrappers"] not in ((), ("running_wrappers:Plain",))
+        # Some of Gymnasium's take no Dict.
+        assert "--environment.normalise-rewards" in line or "cannot be made: ValueError" in line
     elif line:
         others, method = not isinstance(plan.actions, Discrete), plan.settings["method.name"]
         assert (
@@ -254,17 +278,27 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         try:
-            train(config, run, lambda _: None)
-        except (ConfigurationError, TrainingFailedError) as error:
-            line = str(error)
+            try:
+                train(config, run, lambda _: None)
+            except (ConfigurationError, TrainingFailedError) as error:
+                line = str(error)
+            check_outcome(plan, line)
+            if line.startswith("--"):
+                assert not run.exists()
+                return
+            check_account(plan, line, account_of(run), agent_steps)
+            check_finite(run)
+            if plan.then == "at once" and not line and plan.fault is None:
+                check_at_once(config, run)
+            elif plan.then not in (None, "at once") and not line:
+                check_resume(plan, plan.then, run)
         finally:
             gymnasium.registry.pop("Generated-v0")
-        check_outcome(plan, line)
-        if line.startswith("--"):
-            assert not run.exists()
-            return
-        summary = account_of(run)
-        check_finite(run)
+
+
+def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: int) -> None:
+    """Every agent step and episode that was played is in the account."""
+    skip = plan.settings["environment.frame_skip"]
     sampled, (steps, episodes) = summary["agent_steps_sampled"], played(plan)
     assert summary["frames"] == skip * sampled
     assert line or sampled >= agent_steps
@@ -274,6 +308,39 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     unreported = most if line and plan.settings["actor.fresh_gradients"] else 0
     assert 0 <= episodes - summary["episodes"] <= unreported
     assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else unreported)
+
+
+def check_at_once(config: RunConfig, run: Path) -> None:
+    """One of two runs that begin in one folder at once is refused."""
+    folder = run.with_name("twice")
+    ended = at_once(*(partial(train, replace(config, seed=seed), folder, lambda _: None) for seed in (1, 2)))
+    (refused,) = (str(end) for end in ended if isinstance(end, ConfigurationError))
+    assert refused.startswith(("--run-dir ", "folder "))
+    assert RunFolder(folder).read_settings().seed in (1, 2)
+    account_of(folder)
+
+
+def check_resume(plan: Plan, name: str, run: Path) -> None:
+    """A resume with one changed setting goes on with the account, or is refused and leaves the run as it was."""
+    folder, lines, refused, failed = RunFolder(run), list[str](), "", ""
+    before, summary = folder.read_settings(), account_of(run)
+    goes_on = replace(before, total_frames=summary["frames"] + 100)
+    try:
+        config = with_settings(goes_on, {name: another(name, attrgetter(name)(before))})
+        train(config, run, lambda event: lines.append(event.text) if isinstance(event, Message) else None, resume=True)
+    except ConfigurationError as error:
+        refused = str(error)
+    except TrainingFailedError as error:
+        failed = str(error)
+    assert "\n" not in refused + failed
+    if refused:
+        assert plan.failed or refused.startswith("--")
+        assert folder.read_settings() == before
+        return
+    assert not failed or plan.failed or "rollouts in a row were not finite" in failed
+    assert any(line.startswith(f"changed:      {option_name(name)} ") for line in lines)
+    assert account_of(run)["agent_steps_sampled"] >= summary["agent_steps_sampled"]
+    check_finite(run)
 
 
 # Without shrinking: each smaller example is a run, too.
