@@ -161,7 +161,7 @@ def same_but_for_seed(runs: Sequence[tuple[RunConfig, str]]) -> list[tuple[str, 
     for config, preset in firsts:
         here = [other for other in firsts if other[0].environment.id == config.environment.id]
         alike = [other for other, its_preset in here if its_preset == preset]
-        presets = [preset] if len(alike) < len(here) else []
+        presets = [preset or "no preset"] if len(alike) < len(here) else []
         labels.append(", ".join([config.environment.id, *presets, *_differences(alike)[alike.index(config)]]))
     return list(zip(labels, groups.values(), strict=True))
 

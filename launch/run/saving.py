@@ -1,5 +1,6 @@
 """Copies of a run's state: checkpoints, best and first weights, and the copy in remote storage."""
 
+import errno
 import math
 import os
 import re
@@ -12,6 +13,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -204,8 +206,10 @@ def check_storage(url: str, *, new: bool) -> None:
             raise _holds_a_run(url)
         _make_folder(files, root)
         # A user who may list a bucket may still not write to it.
-        files.pipe_file(f"{root}/.tributary", b"")
-        files.rm_file(f"{root}/.tributary")
+        # Each process has a file of its own: two may try at once.
+        probe = f"{root}/.tributary-{uuid4().hex}"
+        files.pipe_file(probe, b"")
+        files.rm_file(probe)
     except ConfigurationError:
         raise
     except Exception as error:
@@ -214,7 +218,10 @@ def check_storage(url: str, *, new: bool) -> None:
 
 
 def _holds_a_run(url: str) -> ConfigurationError:
-    problem = f"holds a run: train --resume {quoted(url)} goes on with it, or name another"
+    problem = (
+        f"holds a run: train --resume {quoted(url)} goes on with it, or name another; one without checkpoints was "
+        f"stopped at its start, and can be deleted"
+    )
     return setting_error("storage", url, problem)
 
 
@@ -233,6 +240,11 @@ def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
     except Exception as error:
         # Each kind of storage has its own errors, also for a file that exists.
         files.invalidate_cache()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # It leaves a part of the file, which is this run's.
+            with suppress(Exception):
+                files.rm_file(path)
+            raise setting_error("storage", url, f"cannot be written: {error.strerror}") from error
         if isinstance(error, FileExistsError) or files.exists(path):
             raise _holds_a_run(url) from error
         return lambda: None

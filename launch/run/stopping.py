@@ -31,15 +31,15 @@ class TrainingReturns:
 
     Attributes:
         last_count: whether the last episodes counted at the last `update`: there are 100, and each environment has
-            ended its share of them.
-        untrained: the mean when they first counted, close to that of untrained play. None before.
+            ended one.
+        untrained: the first mean, close to that of untrained play. None before.
     """
 
     def __init__(self, environments: int) -> None:
         """`environments`: of each actor."""
         self.last_count = False
         self.untrained: float | None = None
-        self._environments, self._share = environments, 1
+        self._environments, self._share, self._fewest = environments, 1, 0
         # The last returns of each environment, by actor, in the order of the actors' last reports.
         self._returns: dict[int, list[deque[float]]] = {}
 
@@ -58,18 +58,16 @@ class TrainingReturns:
             del self._returns[next(iter(self._returns))]
         self._share = _share(max(1, actors) * self._environments)
         everybody = 0 < actors == len(self._returns)
-        self.last_count = (
-            episodes >= RETURN_WINDOW
-            and everybody
-            and all(len(last) >= self._share for returns in self._returns.values() for last in returns)
-        )
+        # Episodes of the environment that has ended the fewest.
+        self._fewest = min((len(last) for returns in self._returns.values() for last in returns), default=0)
+        self.last_count = episodes >= RETURN_WINDOW and everybody and self._fewest > 0
         if self.untrained is None:
             self.untrained = self.mean
 
     @property
     def mean(self) -> float | None:
-        """The mean of the finite returns; None while the last episodes do not count, and without a finite one."""
-        if not self.last_count:
+        """The mean of the finite returns; None without one, and until each environment has ended its share of 100."""
+        if not self.last_count or self._fewest < self._share:
             return None
         last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
         finite_ones = [value for value in last if math.isfinite(value)]

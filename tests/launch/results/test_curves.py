@@ -103,6 +103,8 @@ def test_presets_are_named_in_place_of_their_many_settings() -> None:
         "ALE/Pong-v5, a3c, learning_rate 0.002",
         "ALE/Pong-v5, a3c, learning_rate 0.003",
     ]
+    (axes,) = drawn([PONG[0], others[0]._replace(preset="")])
+    assert legend(axes) == ["ALE/Pong-v5, pong", "ALE/Pong-v5, no preset"]
 
 
 def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:

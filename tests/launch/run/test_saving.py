@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import fsspec
 import gymnasium
@@ -244,6 +245,19 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
     finally:
         gymnasium.registry.pop("Licensed-v0")
     assert list((tmp_path / "copy").iterdir()) == []
+
+
+def test_a_full_disk_is_no_other_run_and_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "copy" / "config.json"
+
+    def half_of(*_: object) -> NoReturn:
+        settings.write_bytes(b"{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fsspec.filesystem("file"), "open", half_of)
+    with pytest.raises(ConfigurationError, match="cannot be written: No space left on device"):
+        claim_storage(f"file://{settings.parent}", b"{}")
+    assert not settings.exists()
 
 
 @pytest.mark.parametrize(
