@@ -73,7 +73,7 @@ def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
 
 
 def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float = 0.7) -> Alone:
-    """Measure the parts in a process of one thread, in turn. A repeat takes `seconds`."""
+    """Measure the parts in a process, in turn, each in one thread but for emulators. A repeat takes `seconds`."""
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
         call, result = Path(folder, "call"), Path(folder, "result")
         call.write_bytes(pickle.dumps((config, spec, budget, seconds)))
@@ -160,7 +160,7 @@ def learner_work(config: RunConfig, spec: EnvironmentSpec) -> tuple[Work, int]:
 
 
 def emulators_work(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Work:
-    """Random actions in all vectors of all GPU actors, each of which is emulated all the time."""
+    """Random actions in all vectors of all GPU actors, which are emulated at once; each waits for its turn to go on."""
     from actors.device_player import EmulatedVector
 
     generator, count = np.random.default_rng(config.seed), config.actor.environments // VECTORS

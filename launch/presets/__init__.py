@@ -95,8 +95,9 @@ _IMPALA_SHALLOW = RunConfig(
 # Mnih et al. 2016 (arXiv 1602.01783, section 5.1 and section 8 of the supplement), whose numbers are the defaults of
 # `RunConfig` unless they stand here. The environments of one actor are the paper's 16 threads: they share the weights
 # for one rollout, and their gradients are added. The ε of 0.1, the norm of 40 and the weight of 0.5 are what its
-# authors have told others. The paper draws the learning rate from [1e-4, 1e-2]: of 7e-4 (which they told, too), 1.5e-3
-# and 3e-3, one run each of Pong, 1.5e-3 alone left random play by 2.4 M agent steps (docs/a3c.md).
+# authors have told others. The paper draws the learning rate from [1e-4, 1e-2]. In Pong, one run each, 1.5e-3 left
+# random play by 1.2 M agent steps, 7e-4 (which they told, too) had not by 2.4 M, and 3e-3 killed most units
+# (docs/a3c.md).
 _A3C = RunConfig(
     total_frames=320_000_000,
     environment=EnvironmentConfig(id="ALE/Pong-v5"),

@@ -292,14 +292,14 @@ def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
         for name in now
         if now[name] != then[name]
     ]
-    had, has = agent_steps_of_update(before), agent_steps_of_update(config)
+    had, has = agent_steps_per_update(before), agent_steps_per_update(config)
     if had != has:
         summed = ", and its losses are summed: the gradient grows with it" if config.method.reduction == "sum" else ""
         lines.append(f"changed:      an update has {has:,} agent steps now, where it had {had:,}{summed}")
     return lines
 
 
-def agent_steps_of_update(config: RunConfig) -> int:
+def agent_steps_per_update(config: RunConfig) -> int:
     """Agent steps in the K gradients of an update, of resolved settings."""
     actor = config.actor
     return actor.environments * actor.unroll_length * config.learner.gradients_per_update // actor.minibatches

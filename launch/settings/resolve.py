@@ -13,7 +13,7 @@ from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
 from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
 from launch.run.lookup import LATEST, run_path
-from launch.settings.check import agent_steps_of_update, check_changes, check_effects
+from launch.settings.check import agent_steps_per_update, check_changes, check_effects
 from launch.settings.files import (
     ConfigFile,
     chosen_in_toml,
@@ -256,7 +256,7 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
     reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
     return (
         f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
-        f"{agent_steps_of_update(config):,}{gradients}{reuse}"
+        f"{agent_steps_per_update(config):,}{gradients}{reuse}"
     )
 
 

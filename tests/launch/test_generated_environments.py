@@ -176,7 +176,7 @@ class Generated(gymnasium.Env):
 _CHANGED = sorted(
     name
     for name in KINDS
-    if not name.startswith(("evaluation.", "stop_", "tracking."))
+    if not name.startswith(("evaluation.", "stop_"))
     and name not in (*OF_ONE_RUN, "executor", "address", "total_frames", "environment.vectorization")
 )
 _WRAPPERS = [
