@@ -459,8 +459,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
     used = kernels(config.network, in_this_process=config.executor == "inline")
-    release_storage: Callable[[], None] | None = None
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
+    release_storage: Callable[[], None] | None = None
     if not run.resume:
         folder.make()
     with lock_folder(folder.path):

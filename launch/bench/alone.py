@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,7 +55,7 @@ class Alone(NamedTuple):
     components: Components
     learner: list[float]
     parameters: int
-    emulators: Sequence[float] = ()
+    emulators: list[float]
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:

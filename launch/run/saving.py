@@ -205,8 +205,7 @@ def check_storage(url: str, *, new: bool) -> None:
         if new and files.exists(f"{root}/config.json"):
             raise _holds_a_run(url)
         _make_folder(files, root)
-        # A user who may list a bucket may still not write to it.
-        # Each process has a file of its own: two may try at once.
+        # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
         probe = f"{root}/.tributary-{uuid4().hex}"
         files.pipe_file(probe, b"")
         files.rm_file(probe)

@@ -39,9 +39,11 @@ class TrainingReturns:
         """`environments`: of each actor."""
         self.last_count = False
         self.untrained: float | None = None
-        self._environments, self._share, self._fewest = environments, 1, 0
-        # The last returns of each environment, by actor, in the order of the actors' last reports.
+        self._environments, self._share, self._each_has_its_share = environments, 1, False
+        # The last returns of each environment, by actor, in the order of the actors' last reports; and how many of them
+        # the environment has that has the fewest.
         self._returns: dict[int, list[deque[float]]] = {}
+        self._fewest: dict[int, int] = {}
 
     def add(self, actor_id: int, episodes: EpisodeStats) -> None:
         """Add the episodes in an actor's report."""
@@ -50,24 +52,28 @@ class TrainingReturns:
         self._returns[actor_id] = returns
         for environment, value in zip(episodes.environments.tolist(), episodes.returns.tolist(), strict=True):
             returns[environment].append(value)
+        # Here, since `update` is called for each event: it looks at actors, not at their environments.
+        if len(episodes.returns) or actor_id not in self._fewest:
+            self._fewest[actor_id] = min(map(len, returns))
 
     def update(self, episodes: int, actors: int) -> None:
         """Set `last_count`, for `episodes` in the window and `actors` at work."""
         # Actors that are gone have the oldest reports.
         while len(self._returns) > actors:
-            del self._returns[next(iter(self._returns))]
+            gone = next(iter(self._returns))
+            del self._returns[gone], self._fewest[gone]
         self._share = _share(max(1, actors) * self._environments)
         everybody = 0 < actors == len(self._returns)
-        # Episodes of the environment that has ended the fewest.
-        self._fewest = min((len(last) for returns in self._returns.values() for last in returns), default=0)
-        self.last_count = episodes >= RETURN_WINDOW and everybody and self._fewest > 0
+        fewest = min(self._fewest.values(), default=0)
+        self.last_count = episodes >= RETURN_WINDOW and everybody and fewest > 0
+        self._each_has_its_share = fewest >= self._share
         if self.untrained is None:
             self.untrained = self.mean
 
     @property
     def mean(self) -> float | None:
         """The mean of the finite returns; None without one, and until each environment has ended its share of 100."""
-        if not self.last_count or self._fewest < self._share:
+        if not (self.last_count and self._each_has_its_share):
             return None
         last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
         finite_ones = [value for value in last if math.isfinite(value)]
@@ -79,7 +85,7 @@ class TrainingReturns:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
-        self.untrained = state.get("untrained_return")
+        self.untrained = state["untrained_return"]
 
 
 def _share(environments: int) -> int:

@@ -76,7 +76,7 @@ def _gpu() -> None:
 
 @pytest.mark.parametrize(("tf32", "tolerance"), [("0", 1e-4), ("1", 3e-3)])
 def test_a_gradient_is_that_of_the_cpu(tf32: str, tolerance: float, tmp_path: Path) -> None:
-    """Of the same rollout: with TF32 an action may be another one, and then the whole game."""
+    """Both differentiate the same rollout: with TF32 another action may be sampled, after which the game differs."""
     from rollouts import first_weights
 
     weights, file = first_weights(CONFIG, spread=0.02), tmp_path / "played.npz"

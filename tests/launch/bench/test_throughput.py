@@ -134,7 +134,7 @@ def test_a_busy_machine_predicts_nothing(
 ) -> None:
     made = [row(6.0, 10, 1), *(row(s, 1_000 * (s - 5), s) for s in (10.0, 12.0, 14.0, 16.0))]
     monkeypatch.setattr("launch.bench.throughput.train_for", lambda *_: made)
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9))
+    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9, []))
     file = tmp_path / "throughput.json"
     for load, factor, reasons in ((0.0, 1, 0), (1_000.0, 1, 1), (1_000.0, 3, 2)):
         made[-1] = row(16.0, 9_000 + 2_000 * factor, 99)

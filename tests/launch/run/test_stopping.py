@@ -71,7 +71,7 @@ def test_few_environments_have_several_episodes_each() -> None:
         returns.add(0, ended_in(np.arange(4), np.full(4, float(count_of_each))))
         assert count(returns, 100, actors=1)
         assert (returns.mean is not None) == (count_of_each >= 25)
-    # Of the last 25 of each.
+    # Means of the first and of the last 25 returns of each environment.
     assert (returns.untrained, returns.mean) == (13.0, 18.0)
 
 
