@@ -320,7 +320,8 @@ def revision() -> str:
 def source_digest() -> str:
     """12 hexadecimal digits of a digest of the source files, the same in a checkout and where it is installed."""
     digest = hashlib.sha256()
-    for file in sorted(f for package in _SOURCES for f in (_ROOT / package).rglob("*.py")):
+    files = (file for package in _SOURCES for file in (_ROOT / package).rglob("*"))
+    for file in sorted(file for file in files if file.suffix in (".py", ".toml")):
         digest.update(str(file.relative_to(_ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -1,7 +1,7 @@
 """The settings of a run: one tree of frozen dataclasses, validated when built.
 
-Each docstring below a field is its help text on the command line. Presets (`launch/presets`) are instances of
-`RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to the part that it is
+Each docstring below a field is its help text on the command line. Presets (`launch/presets`) become instances
+of `RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to the part that it is
 about, the task or the training; a check of two parts together to this file.
 """
 
