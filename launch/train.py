@@ -22,7 +22,7 @@ from launch.run.events import Event, Message, Preparing, Progressed, Started, St
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, claim_storage, weights_to_start_from
-from launch.run.summary import reached_limit, why_it_goes_on
+from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
 from launch.settings.check import (
     check_checkpoint,
@@ -223,12 +223,10 @@ def _prepare(
         spec = folder.with_observation_mean(config, spec)
         check_checkpoint(config, spec, folder)
         summary = read_summary(folder)
-        reached, ended = reached_limit(config, summary), why_it_goes_on(config, summary)
+        reached = reached_limit(config, summary)
         if reached is not None:
             listener.message(reached)
             return Result(folder.path, summary, trained=False)
-        if ended is not None:
-            listener.message(ended)
         for line in resume_lines(config, folder):
             listener.message(line)
     else:
@@ -273,14 +271,14 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_for_actors(config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import TrainingSession, make_session
+        from launch.run.session import TrainingSession
 
         stop = run.listener.stop
         threads = max(budget.emulator_threads, 1)
 
         def session_here() -> TrainingSession:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-            return make_session(
+            return TrainingSession(
                 config,
                 spec,
                 run.folder.path,

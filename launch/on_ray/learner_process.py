@@ -132,9 +132,9 @@ class LearnerProcess:
         early = None if start.resume else executor_from(0)
         try:
             prepare_tensorflow(gpu=start.gpu, network=config.network)
-            from launch.run.session import make_session
+            from launch.run.session import TrainingSession
 
-            return make_session(
+            return TrainingSession(
                 config,
                 spec,
                 start.folder,

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ from launch.run.stopping import (
     Evaluations,
     RecentReturn,
     ReturnTarget,
-    StoppingRules,
+    Status,
     TrainingPoint,
     TrainingReturns,
+    reason_to_stop,
 )
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
-from launch.run.timers import Timer, Timers
+from launch.run.timers import Timer
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
@@ -73,50 +74,19 @@ def longest_episode(config: RunConfig) -> int:
     return config.environment.max_episode_frames // config.environment.frame_skip if limited else 0
 
 
-ExecutorFactory = Callable[[int], Executor]
+def _new_learner(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> Learner:
+    policy = Policy(config, spec)
+    if folder.first_weights.is_file():
+        initial = read_weights(folder.first_weights, policy.layout)[0].parameters
+    else:
+        initial = policy.initial_parameters()
+    return Learner(config, policy.layout, initial)
 
 
-@dataclass
-class TrainingClock:
-    """The times and counts of a run: those of `earlier` processes, and of the `coordinator` once there is one."""
+class TrainingSession:
+    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads.
 
-    start_up_began: float
-    earlier: RunCounts = field(default_factory=RunCounts)
-    coordinator: Coordinator | None = None
-
-    @property
-    def _began(self) -> float | None:
-        return None if self.coordinator is None else self.coordinator.began
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Seconds of training since the first actor's first rollout began, with those before a resume."""
-        began = self._began
-        return self.earlier.elapsed_seconds + (0.0 if began is None else time.monotonic() - began)
-
-    @property
-    def startup_seconds(self) -> float:
-        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
-        return max(0.0, (self._began or time.monotonic()) - self.start_up_began)
-
-    def counts(self) -> RunCounts:
-        loop = self.coordinator
-        of_loop = () if loop is None else (loop.messages, loop.actor_restarts, loop.rollouts_lost)
-        seconds = self.elapsed_seconds - self.earlier.elapsed_seconds
-        return self.earlier + RunCounts(seconds, self.startup_seconds, *of_loop)
-
-
-def make_session(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: Path,
-    make_executor: ExecutorFactory,
-    *,
-    resume: bool,
-    after: LearnerDeath | None = None,
-    started: float | None = None,
-) -> "TrainingSession":
-    """Build a session: open its files, restore its checkpoint, and start its actors.
+    The constructor opens the files, restores the checkpoint, and starts the actors.
 
     Args:
         config: resolved settings.
@@ -128,124 +98,58 @@ def make_session(
         started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
             the driver's machine.
     """
-    clock = TrainingClock(time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started)))
-    run_folder = RunFolder(folder)
-    messages = Messages(run_folder.log)
-    learner = _new_learner(config, spec, run_folder)
-    target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
-    returns = TrainingReturns(config.actor.environments)
-    evaluations = Evaluations(config.evaluation, target, messages.log)
 
-    def state() -> dict[str, Any]:
-        """The plain values in a checkpoint, beside the learner's variables."""
-        return {**learner.state(), **asdict(clock.counts()), **returns.state(), **evaluations.state()}
-
-    def restore(state: dict[str, Any]) -> None:
-        learner.restore_state(state)
-        clock.earlier = RunCounts.restored(state)
-        returns.restore(state)
-        evaluations.restore(state)
-
-    saving = Saving(config, run_folder, learner, state, restore, messages.log)
-    if resume:
-        saving.restore()
-        dropped = learner.fit_unfinished_update()
-        if dropped:
-            messages.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-    if after is not None:
-        _account_for(after, config, learner, clock, messages.log)
-    # First of all that takes time below: the learner's graphs are built while the actors' processes start.
-    executor = make_executor(learner.next_actor_id)
-    supervision, ticks = config.supervision, time.monotonic
-    if config.replay_arrivals is not None:
-        # The trace drives a replay, never the clock: every wait is over at once, the limit on deaths is off.
-        supervision = replace(supervision, max_restarts=sys.maxsize)
-        ticks = itertools.count(0.0, 3600.0).__next__
-    clock.coordinator = coordinator = Coordinator(
-        learner,
-        executor,
-        supervision=supervision,
-        clock=ticks,
-        longest_episode=longest_episode(config),
-    )
-    trace = None
-    if config.record_arrivals is not None and not resume:
-        trace = TraceWriter(Path(config.record_arrivals), executor.actor_ids)
-    metrics = Metrics(learner, evaluations.last, config.actor)
-    tensorboard = TensorBoard(folder, config, messages.log, resumed_at=learner.account.frames if resume else None)
-
-    def progress() -> Progress:
-        counts = clock.counts()
-        return metrics.progress(counts.elapsed_seconds, executor.actors, counts.actor_restarts)
-
-    reporting = Reporting(config, run_folder, metrics, progress, tensorboard.write, messages)
-    return TrainingSession(
-        config, spec, run_folder, messages, learner, executor, coordinator, clock, returns, evaluations, target,
-        saving, metrics, reporting, tensorboard, trace, resume,
-    )  # fmt: skip
-
-
-def _new_learner(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> Learner:
-    policy = Policy(config, spec)
-    if folder.first_weights.is_file():
-        initial = read_weights(folder.first_weights, policy.layout)[0].parameters
-    else:
-        initial = policy.initial_parameters()
-    return Learner(config, policy.layout, initial)
-
-
-def _account_for(
-    death: LearnerDeath, config: RunConfig, learner: Learner, clock: TrainingClock, log: Callable[[str], None]
-) -> None:
-    """Count the agent steps that the dead learner had sampled after its last checkpoint."""
-    lost = max(0, death.agent_steps_seen - learner.account.ledger.sampled)
-    clock.earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
-    log(
-        f"learner: {death.reason}; the run goes on from its checkpoint of update {learner.version}, and plays "
-        f"{lost:,} agent steps again"
-    )
-    if config.record_arrivals is not None:
-        log(f"warning: {config.record_arrivals} has the order of arrivals up to here, and no further")
-
-
-@dataclass
-class TrainingSession:
-    """The learner, the coordinator and the files of a run, of `make_session`.
-
-    `view` and `interrupt` may be called from other threads.
-    """
-
-    config: RunConfig
-    spec: EnvironmentSpec
-    folder: RunFolder
-    messages: Messages
-    learner: Learner
-    executor: Executor
-    coordinator: Coordinator
-    clock: TrainingClock
-    returns: TrainingReturns
-    evaluations: Evaluations
-    target: ReturnTarget | None
-    saving: Saving
-    metrics: Metrics
-    reporting: Reporting
-    tensorboard: TensorBoard
-    trace: TraceWriter | None
-    resumed: bool
-
-    def __post_init__(self) -> None:
-        config = self.config
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: Path,
+        make_executor: Callable[[int], Executor],
+        *,
+        resume: bool,
+        after: LearnerDeath | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.config, self.resumed, self.folder = config, resume, RunFolder(folder)
+        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
+        # The counts of earlier processes.
+        self._earlier = RunCounts()
+        self.messages = Messages(self.folder.log)
         # Logs a line. Thread-safe.
         self.log = self.messages.log
-        self._stopping, self._recent_return = StoppingRules(config, self.target), RecentReturn()
+        self.learner = _new_learner(config, spec, self.folder)
+        target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
+        self.returns, self._recent_return = TrainingReturns(config.actor.environments), RecentReturn()
+        self.evaluations = Evaluations(config.evaluation, target, self.returns, self.log)
+        self.saving = Saving(config, self.folder, self.learner, self._state, self._restore, self.log)
+        if resume:
+            self.saving.restore()
+            dropped = self.learner.fit_unfinished_update()
+            if dropped:
+                self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+        if after is not None:
+            self._account_for(after)
+        # First of all that takes time below: the learner's graphs are built while the actors' processes start.
+        self.executor = make_executor(self.learner.next_actor_id)
+        self.coordinator = self._new_coordinator()
+        self.trace: TraceWriter | None = None
+        if config.record_arrivals is not None and not resume:
+            self.trace = TraceWriter(Path(config.record_arrivals), self.executor.actor_ids)
+        self.metrics = Metrics(self.learner, self.evaluations.last, config.actor)
+        resumed_at = self.learner.account.frames if resume else None
+        self.tensorboard = TensorBoard(folder, config, self.log, resumed_at=resumed_at)
+        self.reporting = Reporting(
+            config, self.folder, self.metrics, self._progress, self.tensorboard.write, self.messages
+        )
+        # A row comes after the checkpoint of its frames: its readers find the weights of that moment.
         checkpoint = Timer(
             self._save, config.checkpoint.every_seconds, config.checkpoint.every_frames, at_multiples=True
         )
-        # A row comes after the checkpoint of its frames: its readers find the weights of that moment.
-        self._timers = Timers(self._now, checkpoint, *self.reporting.timers)
+        self._timers = (checkpoint, *self.reporting.timers)
         self._missing_info = MissingInfo(config.environment.log_info, self.log)
+        self._status: Status = "running"
+        self._interrupted = self._weights_requested = self._first_logged = self._crowding_logged = False
         self._dropped_reports: Counter[str] = Counter()
-        self._weights_requested = self._first_logged = self._crowding_logged = False
         # True after a resume of a run that has logged it.
         self._non_finite_return_logged = self.learner.account.non_finite_returns > 0
         # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
@@ -254,12 +158,74 @@ class TrainingSession:
             self.log(f"learner: ready; {self.executor.actors} actor{'s' * (self.executor.actors > 1)} to come")
             self.messages.emit(Preparing("actors: building environments and networks, then playing"))
 
+    def _state(self) -> dict[str, Any]:
+        """The plain values in a checkpoint, beside the learner's variables."""
+        return {**self.learner.state(), **asdict(self._counts()), **self.evaluations.state()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.learner.restore_state(state)
+        self._earlier = RunCounts.restored(state)
+        self.evaluations.restore(state)
+
+    def _account_for(self, death: LearnerDeath) -> None:
+        """Count the agent steps that the dead learner had sampled after its last checkpoint."""
+        lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
+        self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
+        self.log(
+            f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
+            f"{lost:,} agent steps again"
+        )
+        if self.config.record_arrivals is not None:
+            self.log(f"warning: {self.config.record_arrivals} has the order of arrivals up to here, and no further")
+
+    def _new_coordinator(self) -> Coordinator:
+        supervision, clock = self.config.supervision, time.monotonic
+        if self.config.replay_arrivals is not None:
+            # The trace drives a replay, never the clock: every wait is over at once, the limit on deaths is off.
+            supervision = replace(supervision, max_restarts=sys.maxsize)
+            clock = itertools.count(0.0, 3600.0).__next__
+        longest = longest_episode(self.config)
+        return Coordinator(self.learner, self.executor, supervision, clock=clock, longest_episode=longest)
+
+    @property
+    def _elapsed_seconds(self) -> float:
+        """Seconds of training since the first actor's first rollout began, with those before a resume."""
+        began = self.coordinator.began
+        return self._earlier.elapsed_seconds + (0.0 if began is None else time.monotonic() - began)
+
+    @property
+    def _startup_seconds(self) -> float:
+        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
+        return max(0.0, (self.coordinator.began or time.monotonic()) - self._start_up_began)
+
+    def _counts(self) -> RunCounts:
+        loop, seconds = self.coordinator, self._elapsed_seconds - self._earlier.elapsed_seconds
+        return self._earlier + RunCounts(
+            seconds, self._startup_seconds, loop.messages, loop.actor_restarts, loop.rollouts_lost
+        )
+
+    def _progress(self) -> Progress:
+        restarts = self._earlier.actor_restarts + self.coordinator.actor_restarts
+        return self.metrics.progress(self._elapsed_seconds, self.executor.actors, restarts)
+
     def _now(self) -> tuple[float, int]:
-        return self.clock.elapsed_seconds, self.learner.account.frames
+        return self._elapsed_seconds, self.learner.account.frames
+
+    def _point(self) -> TrainingPoint:
+        account = self.learner.account
+        return TrainingPoint(
+            self.learner.version,
+            account.episodes,
+            account.ledger.sampled,
+            account.frames,
+            self._elapsed_seconds,
+            account.mean_return,
+            recent_return=self._recent_return.value,
+        )
 
     def interrupt(self) -> None:
         """Let the run stop at its next check, and save."""
-        self._stopping.interrupted = True
+        self._interrupted = True
 
     def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
         """The present progress, and the events since the last view. With `weights` a later one has the weights.
@@ -300,15 +266,17 @@ class TrainingSession:
         return summary
 
     def _loop(self) -> None:
-        self.reporting.start(self.clock.elapsed_seconds)
-        self._timers.start()
+        self.reporting.start(self._elapsed_seconds)
+        for timer in self._timers:
+            timer.since = self._now()
         for event in self.coordinator.run():
             self._record(event)
             self._take(event)
             self.returns.update(len(self.learner.account.recent_returns), self.executor.actors)
-            if self._stopping.running:
-                self._request_evaluation()
-            self._timers.tick()
+            if self._status == "running":
+                self.evaluations.request_if_due(self._point(), self.coordinator.evaluate)
+            for timer in self._timers:
+                timer.tick(self._now)
             if self._weights_requested:
                 self._send_weights()
             self._stop_if_due()
@@ -317,16 +285,8 @@ class TrainingSession:
 
         if self.trace is not None:
             self.trace.close()
-        self._stopping.loop_ended()
-
-    def _request_evaluation(self) -> None:
-        """Request an evaluation if the weights cross the target, or a regular one is due."""
-        at = TrainingPoint.of(
-            self.learner.version, self.learner.account, self.clock.elapsed_seconds, self._recent_return.value
-        )
-        self.evaluations.request_if_due(
-            at, self.coordinator.evaluate, window_counts=self.returns.last_count, untrained=self.returns.untrained
-        )
+        if self._status == "running" and self.config.replay_arrivals is not None:
+            self._status = "arrivals_replayed"
 
     def _send_weights(self) -> None:
         self._weights_requested = False
@@ -349,25 +309,29 @@ class TrainingSession:
                 f"to here, and training goes on"
             )
 
+    def _stop_if_due(self) -> None:
+        if self._status == "running":
+            frames, seconds = self.learner.account.frames, self._elapsed_seconds
+            reason = reason_to_stop(self.config, self.evaluations.target, frames, seconds)
+            self._status = "interrupted" if self._interrupted else reason or "running"
+            if self._status != "running":
+                self.coordinator.stop()
+                self.metrics.drains = True
+                if self.coordinator.evaluates and not self._interrupted:
+                    self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
+        if self._interrupted:
+            self.coordinator.give_up_evaluation()
+
     def _ends_at_once(self) -> bool:
         """Whether the loop ends without the calls under way."""
-        if self._stopping.interrupted and not self.coordinator.messages and self.config.executor == "ray":
+        if self._interrupted and not self.coordinator.messages and self.config.executor == "ray":
             # The actors may still start, which takes a minute on a busy machine.
             return True
         if self.config.replay_arrivals is None:
             return False
         # The end of a trace can leave no actor to wait for, and an interrupted replay needs none of its next events.
         no_actor_left = not (self.executor.actor_ids or self.executor.calls_in_flight or self.executor.free_slots())
-        return self._stopping.interrupted or no_actor_left
-
-    def _stop_if_due(self) -> None:
-        if self._stopping.stops(self.learner.account.frames, self.clock.elapsed_seconds):
-            self.coordinator.stop()
-            self.metrics.drains = True
-            if self.coordinator.evaluates and not self._stopping.interrupted:
-                self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        if self._stopping.interrupted:
-            self.coordinator.give_up_evaluation()
+        return self._interrupted or no_actor_left
 
     def _take(self, event: Event | None) -> None:
         match event:
@@ -376,9 +340,7 @@ class TrainingSession:
             case EvaluationResult():
                 self._take_evaluation(event)
             case EvaluationLost():
-                self.evaluations.lose(
-                    event, seconds=self.clock.elapsed_seconds, trained=self.learner.account.ledger.sampled
-                )
+                self.evaluations.lose(event, self._point())
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
                 if isinstance(event, Failed) and self._at_work is not None:
@@ -391,7 +353,7 @@ class TrainingSession:
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._log_first(report.actor_id)
-        self.metrics.add(outcome, self.clock.elapsed_seconds)
+        self.metrics.add(outcome, self._elapsed_seconds)
         if outcome.dropped != "duplicate":
             self.returns.add(report.actor_id, report.episodes)
             self._recent_return.add(report)
@@ -416,18 +378,13 @@ class TrainingSession:
         self._at_work.add(actor_id)
         if not self._first_logged:
             self._first_logged = True
-            self.log(f"start-up: {self.clock.startup_seconds:.1f} s until actor {actor_id} was at work, the first one")
+            self.log(f"start-up: {self._startup_seconds:.1f} s until actor {actor_id} was at work, the first one")
         if len(self._at_work) >= self.executor.actors:
             self._at_work = None
             self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        point, confirmed = self.evaluations.receive(
-            result,
-            seconds=self.clock.elapsed_seconds,
-            trained=self.learner.account.ledger.sampled,
-            untrained=self.returns.untrained,
-        )
+        point, confirmed = self.evaluations.receive(result, self._point())
         self.metrics.add_evaluation(point)
         self.messages.emit(Evaluated(point))
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
@@ -451,17 +408,9 @@ class TrainingSession:
             if str(error) != str(failure):
                 self.log(str(error))
             failure = error
-        if failure is not None or self._stopping.running:
-            self._stopping.status = "failed"
-        summary = run_summary(
-            self._stopping.status,
-            self.learner,
-            self.clock.counts(),
-            actor=self.config.actor,
-            target=self.target,
-            returns=self.returns,
-            evaluations=self.evaluations,
-        )
+        if failure is not None or self._status == "running":
+            self._status = "failed"
+        summary = run_summary(self._status, self.learner, self._counts(), self.config.actor, self.evaluations)
         try:
             write_json(self.folder.summary, summary)
         except OSError as error:

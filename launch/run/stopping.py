@@ -7,7 +7,8 @@ these weights, so that its mean is not a score: `tributary evaluate` plays other
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from launch.loop.evaluation import EvaluationLost, GoesOn
 from launch.output import finite
-from learner.account import RETURN_WINDOW, Account
+from learner.account import RETURN_WINDOW
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, GradientReport, standard_error
 
@@ -32,14 +33,15 @@ class TrainingReturns:
     Attributes:
         last_count: whether the last episodes counted at the last `update`: there are 100, and each environment has
             ended one.
-        untrained: the first mean, close to that of untrained play. None before.
+        untrained: the first mean, close to that of untrained play. None before. Only this is in a checkpoint, since
+            after a resume all environments are in their first episodes again.
     """
 
     def __init__(self, environments: int) -> None:
         """`environments`: of each actor."""
         self.last_count = False
         self.untrained: float | None = None
-        self._environments, self._share, self._each_has_its_share = environments, 1, False
+        self._environments, self._share = environments, 1
         # The last returns of each environment, by actor, in the order of the actors' last reports; and how many of them
         # the environment has that has the fewest.
         self._returns: dict[int, list[deque[float]]] = {}
@@ -64,28 +66,18 @@ class TrainingReturns:
             del self._returns[gone], self._fewest[gone]
         self._share = _share(max(1, actors) * self._environments)
         everybody = 0 < actors == len(self._returns)
-        fewest = min(self._fewest.values(), default=0)
-        self.last_count = episodes >= RETURN_WINDOW and everybody and fewest > 0
-        self._each_has_its_share = fewest >= self._share
+        self.last_count = episodes >= RETURN_WINDOW and everybody and min(self._fewest.values()) > 0
         if self.untrained is None:
             self.untrained = self.mean
 
     @property
     def mean(self) -> float | None:
         """The mean of the finite returns; None without one, and until each environment has ended its share of 100."""
-        if not (self.last_count and self._each_has_its_share):
+        if not self.last_count or min(self._fewest.values()) < self._share:
             return None
         last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
         finite_ones = [value for value in last if math.isfinite(value)]
         return float(np.mean(finite_ones)) if finite_ones else None
-
-    def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint. After a resume all environments are in their first episodes again."""
-        return {"untrained_return": self.untrained}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`; other keys are ignored."""
-        self.untrained = state["untrained_return"]
 
 
 def _share(environments: int) -> int:
@@ -140,7 +132,10 @@ Status = Literal[
 
 
 class TrainingPoint(NamedTuple):
-    """A point of training, with the counts and returns of the run when the weights of `update` were the newest."""
+    """A point of training, with the counts and returns of the run when the weights of `update` were the newest.
+
+    `recent_return`: see `RecentReturn`.
+    """
 
     update: int
     episodes: int
@@ -151,12 +146,6 @@ class TrainingPoint(NamedTuple):
     evaluation_mean_return: float | None = None
     recent_return: float | None = None
 
-    @classmethod
-    def of(cls, update: int, account: Account, seconds: float, recent: float | None = None) -> "TrainingPoint":
-        """The point after an update, `seconds` of training after the start of the run. `recent`: see `RecentReturn`."""
-        episodes, sampled, frames = account.episodes, account.ledger.sampled, account.frames
-        return cls(update, episodes, sampled, frames, seconds, account.mean_return, recent_return=recent)
-
 
 # Agent steps of confirmations per agent step of training, by what crosses the target. One of an evaluation takes a
 # third of the time, without gradients. The latest rewards are noisy, and cross early. The mean of the last 100 episodes
@@ -164,6 +153,7 @@ class TrainingPoint(NamedTuple):
 _CONFIRMING_SHARES = {"mean_return_100": 1.0, "recent_return": 0.5}
 
 
+@dataclass
 class ReturnTarget:
     """The mean return at which a run stops, and the points at which it was crossed and confirmed.
 
@@ -174,129 +164,61 @@ class ReturnTarget:
     until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many.
     """
 
-    def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
-        self.mean_return = mean_return
-        self.measure = measure
-        self.first: TrainingPoint | None = None
-        self.confirmed: TrainingPoint | None = None
-        self._requested: TrainingPoint | None = None
-        self._confirming_agent_steps = 0
-        self._not_before_agent_steps = 0.0
+    mean_return: float
+    measure: Literal["training", "evaluation"]
+    first: TrainingPoint | None = None
+    confirmed: TrainingPoint | None = None
+    confirming_agent_steps: int = 0
+    not_before_agent_steps: float = 0.0
 
     def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
         """Whether the run crosses the target here, and may confirm it. `counts`: the mean is representative."""
-        if self.measure != "training" or self.confirmed is not None or self._requested is not None:
+        if self.measure != "training" or not counts or at.agent_steps < self.not_before_agent_steps:
             return False
-        return (
-            counts
-            and at.agent_steps >= self._not_before_agent_steps
-            and any(
-                self._is_reached_by(getattr(at, name)) and self._confirming_agent_steps <= share * at.agent_steps
-                for name, share in _CONFIRMING_SHARES.items()
-            )
+        return any(
+            self._is_reached_by(getattr(at, name)) and self.confirming_agent_steps <= share * at.agent_steps
+            for name, share in _CONFIRMING_SHARES.items()
         )
 
-    def request(self, at: TrainingPoint) -> None:
-        """Record that a confirmation of the weights of this point has begun."""
-        self._requested = at
-        self.first = self.first or at
-
-    def evaluated(self, mean: float | None, at: TrainingPoint, *, agent_steps: int, trained: int) -> bool:
-        """Whether an evaluation of the weights of a point confirms the target.
-
-        It took `agent_steps`, and ended after `trained` agent steps of training.
-        """
-        if self.confirmed is not None:
-            return False
+    def evaluated(self, mean: float | None, at: TrainingPoint, *, confirms: bool) -> None:
+        """Compare an evaluation of the weights of a point, which a crossing has requested if it `confirms`."""
         evaluated = at._replace(evaluation_mean_return=mean)
-        if self.measure == "training":
-            if self._requested != at:
-                return False
-            self.reject(agent_steps, trained)
-            if self.first is not None and self.first.update == at.update:
-                self.first = evaluated
-        if not self._is_reached_by(mean):
-            return False
-        self.first = self.first or evaluated
-        self.confirmed = evaluated
-        return True
+        if confirms and self.first == at:
+            self.first = evaluated
+        if self._is_reached_by(mean) and (confirms or self.measure == "evaluation"):
+            self.first = self.first or evaluated
+            self.confirmed = evaluated
 
-    def reject(self, agent_steps: int, trained: int) -> None:
-        """Forget the requested confirmation, which took `agent_steps`, after `trained` agent steps of training."""
-        if self._requested is not None:
-            self._requested = None
-            self._confirming_agent_steps += agent_steps
-            self._not_before_agent_steps = trained + agent_steps / 2
+    def delay(self, agent_steps: int, trained: int) -> None:
+        """Delay the next confirmation after one of `agent_steps`, which ended after `trained` ones of training."""
+        self.confirming_agent_steps += agent_steps
+        self.not_before_agent_steps = trained + agent_steps / 2
 
     def _is_reached_by(self, mean: float | None) -> bool:
         # Without the test a NaN would not be below the target, and an infinity above it.
         return mean is not None and math.isfinite(mean) and mean >= self.mean_return
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "mean_return": self.mean_return,
-            "measure": self.measure,
-            "first": self.first,
-            "confirmed": self.confirmed,
-            "confirming_agent_steps": self._confirming_agent_steps,
-            "not_before_agent_steps": self._not_before_agent_steps,
-        }
-
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`, unless the target has changed.
-
-        An evaluation that was requested is lost with its process: the next crossing requests another one.
-        """
-        if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
-            return
-        self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
-        self._confirming_agent_steps = state["confirming_agent_steps"]
-        self._not_before_agent_steps = state["not_before_agent_steps"]
+        """The inverse of `dataclasses.asdict`, unless the target has changed."""
+        if (state["mean_return"], state["measure"]) == (self.mean_return, self.measure):
+            vars(self).update(state)
+            self.first, self.confirmed = (point and TrainingPoint(*point) for point in (self.first, self.confirmed))
 
 
-class StoppingRules:
-    """The rules by which a run stops, and its status.
+def reason_to_stop(config: RunConfig, target: ReturnTarget | None, frames: int, seconds: float) -> Status | None:
+    """The status of a run that stops after `frames` and `seconds` of training; None if it goes on.
 
-    The first rule that holds decides. When several hold at once, their order in `stops` decides. Any thread may set
-    `interrupted`, which the user's interrupt of a run that stops already does, too.
+    When several rules hold, a confirmed target comes before the limits that it made unnecessary.
     """
-
-    def __init__(self, config: RunConfig, target: ReturnTarget | None) -> None:
-        self._total_frames = config.total_frames
-        self._replays = config.replay_arrivals is not None
-        # A replay in one process takes longer than the recorded run.
-        self._most_seconds = None if self._replays else config.stop_after_seconds
-        self._target = target
-        self.interrupted = False
-        self.status: Status = "running"
-
-    @property
-    def running(self) -> bool:
-        return self.status == "running"
-
-    def stops(self, frames: int, seconds: float) -> bool:
-        """Whether a running run stops after `frames` and `seconds` of training."""
-        if not self.running:
-            return False
-        # A user's interrupt comes first, and a confirmed target before the limits that it made unnecessary.
-        if self.interrupted:
-            self.status = "interrupted"
-        elif self._target is not None and self._target.confirmed is not None:
-            self.status = "return_reached"
-        elif frames >= self._total_frames:
-            self.status = "frames_reached"
-        elif self._most_seconds is not None and seconds >= self._most_seconds:
-            self.status = "time_reached"
-        return not self.running
-
-    def loop_ended(self) -> None:
-        """Set the status of a run whose loop has ended: without a rule only a replay ends, with its trace."""
-        if self.running:
-            self.status = "arrivals_replayed" if self._replays else "failed"
-
-
-def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
-    return None if values is None else TrainingPoint(*values)
+    # A replay in one process takes longer than the recorded run.
+    most_seconds = config.stop_after_seconds if config.replay_arrivals is None else None
+    if target is not None and target.confirmed is not None:
+        return "return_reached"
+    if frames >= config.total_frames:
+        return "frames_reached"
+    if most_seconds is not None and seconds >= most_seconds:
+        return "time_reached"
+    return None
 
 
 # ---- Evaluations
@@ -356,7 +278,6 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
 
 class EvaluationRequest(NamedTuple):
     at: TrainingPoint
-    policy: EvaluationPolicy
     confirms: bool
 
 
@@ -371,8 +292,14 @@ class Evaluations:
         agent_steps: agent steps of evaluations. None of them is in a count of training.
     """
 
-    def __init__(self, config: EvaluationConfig, target: ReturnTarget | None, log: Callable[[str], None]) -> None:
-        self._config, self._target, self._log = config, target, log
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        target: ReturnTarget | None,
+        returns: TrainingReturns,
+        log: Callable[[str], None],
+    ) -> None:
+        self.target, self.returns, self._config, self._log = target, returns, config, log
         self._every = config.every_frames
         self._since_frames = 0
         self._under_way: EvaluationRequest | None = None
@@ -380,29 +307,23 @@ class Evaluations:
         self.seconds, self.agent_steps = 0.0, 0
 
     def request_if_due(
-        self,
-        at: TrainingPoint,
-        evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool],
-        *,
-        window_counts: bool,
-        untrained: float | None,
+        self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool]
     ) -> None:
         """Request an evaluation of the newest weights if they cross the target, or if a regular one is due.
 
-        None is due after the target is confirmed. `window_counts`: the mean return of the last training episodes is
-        representative. `untrained`: see `TrainingReturns`. `evaluate` returns False if none can begin now.
+        None is due after the target is confirmed. `evaluate` returns False if none can begin now.
         """
-        target, config = self._target, self._config
+        target, config = self.target, self._config
         if self._under_way is not None or (target is not None and target.confirmed is not None):
             return
-        confirms = target is not None and target.crosses(at, counts=window_counts)
+        confirms = target is not None and target.crosses(at, counts=self.returns.last_count)
         due = bool(self._every) and at.frames - self._since_frames >= self._every
         if not (confirms or due):
             return
 
         def goes_on(returns: npt.NDArray[np.float64]) -> bool:
             assert target is not None
-            verdict = predicted_verdict(returns, config.episodes, target.mean_return, untrained)
+            verdict = predicted_verdict(returns, config.episodes, target.mean_return, self.returns.untrained)
             # A regular evaluation that reaches the target is played to its end: it is a point of the curve, too.
             return verdict is None or (verdict and not confirms)
 
@@ -410,58 +331,55 @@ class Evaluations:
         policy = CONFIRMING_POLICY if confirms else config.policy
         if not evaluate(policy, config, goes_on if ends_early else None):
             return
-        self._under_way = EvaluationRequest(at, policy, confirms)
-        if target is not None and confirms:
-            target.request(at)
-            by_recent = "" if at.recent_return is None else f" ({at.recent_return:.2f} by the latest rewards)"
-            mean = "unknown" if at.mean_return_100 is None else f"{at.mean_return_100:.2f}"
-            self._log(
-                f"the mean return of the last 100 training episodes is {mean}{by_recent}, and the target is "
-                f"{target.mean_return:g}: an evaluation of update {at.update} checks it"
-            )
-        else:
+        self._under_way = EvaluationRequest(at, confirms)
+        if target is None or not confirms:
             self._since_frames = at.frames
+            return
+        target.first = target.first or at
+        by_recent = "" if at.recent_return is None else f" ({at.recent_return:.2f} by the latest rewards)"
+        mean = "unknown" if at.mean_return_100 is None else f"{at.mean_return_100:.2f}"
+        self._log(
+            f"the mean return of the last 100 training episodes is {mean}{by_recent}, and the target is "
+            f"{target.mean_return:g}: an evaluation of update {at.update} checks it"
+        )
 
-    def receive(
-        self, result: EvaluationResult, *, seconds: float, trained: int, untrained: float | None
-    ) -> tuple[dict, bool]:
-        """Log a result and compare it with the target, after `seconds` and `trained` agent steps of training.
+    def receive(self, result: EvaluationResult, now: TrainingPoint) -> tuple[dict[str, Any], bool]:
+        """Log a result, and compare it with the target.
 
         Returns the evaluation in a row of metrics.jsonl, which is its entry and the frames, agent steps and seconds of
-        its weights; and whether it confirms the target. `untrained`: see `TrainingReturns`.
+        its weights; and whether it confirms the target.
         """
-        request = self._ended(seconds, result.agent_steps)
-        at, target = request.at, self._target
-        entry = evaluation_entry(result, untrained)
-        self.last = entry = entry | {"confirms": request.confirms, "seconds": seconds - at.seconds}
-        confirming = "confirming " if request.confirms else ""
-        self._log(f"{confirming}evaluation of update {result.version}: {evaluation_line(entry)}")
-        confirmed = target is not None and target.evaluated(
-            entry["mean_return"], at, agent_steps=result.agent_steps, trained=trained
-        )
-        return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
+        at, confirms = self._ended(now, result.agent_steps)
+        entry = evaluation_entry(result, self.returns.untrained)
+        self.last = entry = entry | {"confirms": confirms, "seconds": now.seconds - at.seconds}
+        self._log(f"{'confirming ' * confirms}evaluation of update {result.version}: {evaluation_line(entry)}")
+        if self.target is not None:
+            self.target.evaluated(entry["mean_return"], at, confirms=confirms)
+        point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry
+        return point, self.target is not None and self.target.confirmed is not None
 
-    def lose(self, lost: EvaluationLost, *, seconds: float, trained: int) -> None:
-        """Log the loss of the evaluation under way, after `seconds` and `trained` agent steps of training."""
-        request = self._ended(seconds, lost.agent_steps)
+    def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
+        """Log the loss of the evaluation under way."""
+        at, _ = self._ended(now, lost.agent_steps)
         more = "; no other regular one is played" if lost.endless and self._every else ""
-        self._log(f"the evaluation of update {request.at.update} is given up: {lost.reason}{more}")
+        self._log(f"the evaluation of update {at.update} is given up: {lost.reason}{more}")
         if lost.endless:
             self._every = 0
-        if self._target is not None:
-            self._target.reject(lost.agent_steps, trained)
 
-    def _ended(self, seconds: float, agent_steps: int) -> EvaluationRequest:
+    def _ended(self, now: TrainingPoint, agent_steps: int) -> EvaluationRequest:
         request, self._under_way = self._under_way, None
         assert request is not None
-        self.seconds += seconds - request.at.seconds
+        self.seconds += now.seconds - request.at.seconds
         self.agent_steps += agent_steps
+        if self.target is not None and request.confirms:
+            self.target.delay(agent_steps, now.agent_steps)
         return request
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint. An evaluation under way is not in it."""
+        """Plain values for a checkpoint. An evaluation under way is not in it: it is lost with its process."""
         return {
-            "return_mark": None if self._target is None else self._target.state(),
+            "return_mark": None if self.target is None else asdict(self.target),
+            "untrained_return": self.returns.untrained,
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
             "evaluation_seconds": self.seconds,
@@ -470,10 +388,11 @@ class Evaluations:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
-        self._since_frames, self.last = state["evaluated_frames"], state["last_evaluation"]
+        self.returns.untrained, self.last = state["untrained_return"], state["last_evaluation"]
+        self._since_frames = state["evaluated_frames"]
         self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
-        if self._target is not None and state["return_mark"] is not None:
-            self._target.restore(state["return_mark"])
+        if self.target is not None and state["return_mark"] is not None:
+            self.target.restore(state["return_mark"])
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:

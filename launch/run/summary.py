@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launch.output import finite
 from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
-from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingReturns
+from launch.run.stopping import Evaluations, Status
 from shared.config import ActorConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -85,16 +85,10 @@ class LearnerDeath(NamedTuple):
 
 
 def run_summary(
-    status: Status,
-    learner: "Learner",
-    counts: RunCounts,
-    *,
-    actor: ActorConfig,
-    target: ReturnTarget | None,
-    returns: TrainingReturns,
-    evaluations: Evaluations,
+    status: Status, learner: "Learner", counts: RunCounts, actor: ActorConfig, evaluations: Evaluations
 ) -> dict[str, Any]:
     """The content of summary.json."""
+    target = evaluations.target
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     account, ledger = learner.account, learner.account.ledger
     # 0 for a run that was stopped before its first rollout.
@@ -117,7 +111,7 @@ def run_summary(
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
         "mean_return_100": account.mean_return,
-        "untrained_mean_return": returns.untrained,
+        "untrained_mean_return": evaluations.returns.untrained,
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
         "episodes": account.episodes,
@@ -161,17 +155,3 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     else:
         return None
     return f"nothing to do: the run has {has}; it goes further with {option}"
-
-
-def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
-    """A message about the limit that had ended a run and the limits of its resume; None if no limit had ended it."""
-    ended = summary.get("status", "")
-    if not ended.endswith("_reached"):
-        return None
-    limits = [f"{config.total_frames:,} total frames"]
-    if config.stop_at_return is not None:
-        limits.append(f"a mean return of {config.stop_at_return:g}")
-    if config.stop_after_seconds is not None:
-        limits.append(f"{config.stop_after_seconds:,g} seconds")
-    ended = ended.replace("_", " ")
-    return f"the run ended at {summary['frames']:,} frames ({ended}); it goes on to {' or '.join(limits)}"

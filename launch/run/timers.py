@@ -21,7 +21,13 @@ class Timer:
     at_multiples: bool = False
     since: tuple[float, int] = (0.0, 0)
 
-    def is_due(self, seconds: float, frames: int) -> bool:
+    def tick(self, now: Callable[[], tuple[float, int]]) -> None:
+        """Call the action if it is due. The next interval begins when the action has ended."""
+        if self._is_due(*now()):
+            self.action()
+            self.since = now()
+
+    def _is_due(self, seconds: float, frames: int) -> bool:
         if seconds - self.since[0] >= self.seconds:
             return True
         if self.frames is None:
@@ -29,26 +35,3 @@ class Timer:
         if self.at_multiples:
             return crossed_multiple(self.since[1], frames, self.frames)
         return frames - self.since[1] >= self.frames
-
-
-class Timers:
-    """The timers of a run, in the order in which they act when several are due.
-
-    `now` returns the seconds of training and the frames.
-    """
-
-    def __init__(self, now: Callable[[], tuple[float, int]], *timers: Timer) -> None:
-        self._now, self._timers = now, timers
-
-    def start(self) -> None:
-        """Begin all intervals."""
-        for timer in self._timers:
-            timer.since = self._now()
-
-    def tick(self) -> None:
-        """Call the actions that are due. An interval begins when its action has ended."""
-        now = self._now()
-        for timer in self._timers:
-            if timer.is_due(*now):
-                timer.action()
-                timer.since = self._now()

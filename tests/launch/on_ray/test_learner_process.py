@@ -181,7 +181,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 
     monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
-    monkeypatch.setattr("launch.run.session.make_session", session)
+    monkeypatch.setattr("launch.run.session.TrainingSession", session)
     alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     how = aggregation(cartpole, None, 1)

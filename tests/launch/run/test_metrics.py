@@ -18,7 +18,6 @@ from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Reporting, annealing_warning, dropped_message
 from launch.run.tensorboard import scalars
-from launch.run.timers import Timers
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
 
@@ -34,7 +33,7 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
     learner, now, views, tracked = make_learner(config), 0.0, dict[float, float](), list[float]()
     metrics = Metrics(learner)
     reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda row: tracked.append(row.elapsed_seconds))
-    timers = Timers(lambda: (now, learner.account.frames), *reporting.timers)
+    clock = lambda: (now, learner.account.frames)  # noqa: E731
     reporting.start(0.0)
     for sequence in range(1, 101):
         now, before = now + 0.0625, reporting.latest
@@ -42,7 +41,8 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
         metrics.add(learner.submit(report(sequence, agent_steps=steps)), now)
         if now == 2.25:
             metrics.add_evaluation({"mean_return": 1.0})
-        timers.tick()
+        for timer in reporting.timers:
+            timer.tick(clock)
         if reporting.latest is not before:
             views[reporting.latest.elapsed_seconds] = reporting.latest.frames_per_second
     assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
@@ -61,16 +61,17 @@ def test_rates_hold_between_rollouts_and_fall_when_none_comes(cartpole: RunConfi
     learner, now, rates = make_learner(config), 0.0, list[float]()
     metrics = Metrics(learner)
     reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda _row: None)
+    clock = lambda: (now, learner.account.frames)  # noqa: E731
 
     def second(sequence: int, agent_steps: int | None) -> float:
         nonlocal now
         now += 1.0
         if agent_steps is not None:
             metrics.add(learner.submit(report(sequence, agent_steps=agent_steps)), now - 0.5)
-        timers.tick()
+        for timer in reporting.timers:
+            timer.tick(clock)
         return reporting.latest.agent_steps_per_second
 
-    timers = Timers(lambda: (now, learner.account.frames), *reporting.timers)
     reporting.start(0.0)
     rates = [second(sequence, 300 if sequence % 3 == 0 else 0) for sequence in range(1, 13)]
     assert rates[:2] == [0.0, 0.0]

@@ -320,24 +320,6 @@ def test_a_failed_confirmation_does_not_become_the_best(
         assert str(best["measure"]) == "training"
 
 
-def test_a_window_is_of_all_environments(rollouts: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch, MARK)
-    environments, ended = 150, np.zeros(150, bool)
-    step = VectorEnvironment.step
-
-    def watched_step(self: VectorEnvironment, *arguments: np.ndarray) -> StepResult:
-        result = step(self, *arguments)
-        np.logical_or(ended, result.terminated | result.truncated, out=ended)
-        return result
-
-    monkeypatch.setattr(VectorEnvironment, "step", watched_step)
-    # Any 100 episodes reach it: the first 100 to end do, while many environments are in their first.
-    config = replace(rollouts, stop_at_return=1.0, actor=ActorConfig(environments=environments, unroll_length=5))
-    summary = session(config, tmp_path).run()
-    assert summary["status"] == "return_reached"
-    assert ended.all()
-
-
 class Stepwise(gymnasium.Env):
     """An episode of one agent step or of 60, with a reward of 1 for each."""
 

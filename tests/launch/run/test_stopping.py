@@ -16,13 +16,13 @@ from launch.run.stopping import (
     Evaluations,
     RecentReturn,
     ReturnTarget,
-    StoppingRules,
     TrainingPoint,
     TrainingReturns,
     collapsed_episodes,
     evaluation_entry,
     evaluation_line,
     predicted_verdict,
+    reason_to_stop,
 )
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationResult
@@ -31,45 +31,38 @@ ENVIRONMENTS = 64
 
 
 def ended_in(environments: npt.NDArray[np.int64], returns: npt.NDArray[np.float64]) -> EpisodeStats:
-    return EpisodeStats(returns, returns.astype(np.int64), {}, environments)
+    return EpisodeStats(returns, np.ones(len(returns), np.int64), {}, environments)
 
 
-def reported(returns: TrainingReturns, *reports: tuple[int, int]) -> None:
-    """Reports of actors by their ids: of how many environments no episode is among those that have ended."""
+def count(returns: TrainingReturns, *reports: tuple[int, int], episodes: int = 100, actors: int = 2) -> bool:
+    """Whether the last episodes count after reports of actors by their ids: and in how many of their environments no
+    episode has ended yet."""
     for actor_id, unfinished in reports:
         which = np.arange(unfinished, ENVIRONMENTS)
         returns.add(actor_id, ended_in(which, np.ones(len(which))))
-
-
-def count(returns: TrainingReturns, episodes: int, actors: int) -> bool:
     returns.update(episodes, actors)
     return returns.last_count
 
 
-def gone_on(returns: TrainingReturns) -> TrainingReturns:
-    restored = TrainingReturns(ENVIRONMENTS)
-    restored.restore(json.loads(json.dumps(returns.state())))
-    return restored
-
-
 def test_the_last_100_count_after_the_first_episode_of_each_environment() -> None:
     returns = TrainingReturns(ENVIRONMENTS)
-    reported(returns, (0, 0))
-    assert not count(returns, 100, actors=2), "one actor has not reported"
-    reported(returns, (1, 3))
-    assert not count(returns, 100, actors=2)
-    reported(returns, (1, 1))
-    assert not count(returns, 100, actors=2)
-    reported(returns, (1, 0))
-    assert not count(returns, 99, actors=2)
-    assert count(returns, 100, actors=2)
+    assert not count(returns, (0, 0)), "one actor has not reported"
+    assert not count(returns, (1, 3))
+    assert not count(returns, (1, 1))
+    assert not count(returns, (1, 0), episodes=99)
+    assert count(returns)
+    # Actor 2 replaces actor 1, and then its place is gone for good.
+    assert not count(returns, (0, 0), (2, 4))
+    assert count(returns, (2, 0))
+    assert count(returns, actors=1)
+    assert not count(returns, actors=0)
 
 
 def test_few_environments_have_several_episodes_each() -> None:
     returns = TrainingReturns(4)
     for count_of_each in range(1, 31):
         returns.add(0, ended_in(np.arange(4), np.full(4, float(count_of_each))))
-        assert count(returns, 100, actors=1)
+        assert count(returns, actors=1)
         assert (returns.mean is not None) == (count_of_each >= 25)
     # Means of the first and of the last 25 returns of each environment.
     assert (returns.untrained, returns.mean) == (13.0, 18.0)
@@ -78,33 +71,12 @@ def test_few_environments_have_several_episodes_each() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_returns_that_are_not_finite_are_in_no_mean(bad: float) -> None:
     returns = TrainingReturns(ENVIRONMENTS)
-    returns.add(0, EpisodeStats(np.full(64, bad), np.ones(64, int), {}, np.arange(64)))
-    assert count(returns, 100, actors=1)
+    returns.add(0, ended_in(np.arange(64), np.full(64, bad)))
+    assert count(returns, actors=1)
     assert (returns.untrained, returns.mean) == (None, None)
     returns.add(0, ended_in(np.array([5]), np.array([2.0])))
-    assert count(returns, 100, actors=1)
+    assert count(returns, actors=1)
     assert (returns.untrained, returns.mean) == (2.0, 2.0)
-
-
-def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
-    returns = TrainingReturns(ENVIRONMENTS)
-    # Actor 2 replaces actor 1, which never finished.
-    reported(returns, (0, 0), (1, 5), (0, 0), (2, 4))
-    assert not count(returns, 100, actors=2)
-    reported(returns, (2, 0))
-    assert count(returns, 100, actors=2)
-    # Its place is gone for good.
-    assert count(returns, 100, actors=1)
-    assert not count(returns, 100, actors=0)
-
-
-def test_after_a_resume_new_actors_end_first_episodes_again() -> None:
-    returns = TrainingReturns(ENVIRONMENTS)
-    reported(returns, (3, 0), (4, 0))
-    assert count(returns, 100, actors=2)
-    restored = gone_on(returns)
-    reported(restored, (4, 0))
-    assert not count(restored, 100, actors=2)
 
 
 LENGTHS = {
@@ -146,130 +118,114 @@ def test_the_mean_return_of_training_is_of_all_episodes_not_of_the_first_to_end(
     assert np.mean(means) == pytest.approx(true, abs=2 * deviation)
 
 
-def test_the_return_of_untrained_play_stays() -> None:
-    returns = TrainingReturns(ENVIRONMENTS)
-    returns.add(0, ended_in(np.arange(64), np.arange(64.0)))
-    assert count(returns, 100, actors=1)
-    returns.add(0, ended_in(np.array([3]), np.array([1e6])))
-    assert (returns.untrained, gone_on(returns).untrained) == (31.5, 31.5)
+def at(episodes: int, mean: float | None = 19.0, recent: float | None = None) -> TrainingPoint:
+    """A training point after `episodes` episodes of ten agent steps and half a second, one in each update."""
+    return TrainingPoint(episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean, recent_return=recent)
 
 
-def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
-    """A training point after `episodes` episodes of ten agent steps, one in each update."""
-    return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
+def target_of(measure: Any = "training") -> ReturnTarget:
+    return ReturnTarget(18.0, measure)
 
 
-def requested(target: ReturnTarget, point: TrainingPoint, counts: bool = True) -> bool:
-    """Whether the target is crossed here. If it is, an evaluation begins."""
-    crosses = target.crosses(point, counts=counts)
-    if crosses:
-        target.request(point)
-    return crosses
+def evaluations_of(target: ReturnTarget | None, every_frames: int = 0, log: Any = lambda _: None) -> Evaluations:
+    """The mean of the last training episodes counts, and that of untrained play is -20."""
+    returns = TrainingReturns(1)
+    returns.last_count, returns.untrained = True, -20.0
+    return Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), target, returns, log)
 
 
-def ended(target: ReturnTarget, mean: float | None, point: TrainingPoint, agent_steps: int = 0) -> bool:
-    return target.evaluated(mean, point, agent_steps=agent_steps, trained=point.agent_steps)
+def restored(evaluations: Evaluations, target: ReturnTarget | None, every_frames: int = 0) -> Evaluations:
+    """Evaluations that go on from the checkpoint of others."""
+    found = evaluations_of(target, every_frames)
+    found.restore(json.loads(json.dumps(evaluations.state())))
+    return found
+
+
+def begin(policies: list[str], begins: bool = True) -> Callable[[str, EvaluationConfig, GoesOn | None], bool]:
+    def evaluate(policy: str, config: EvaluationConfig, goes_on: GoesOn | None) -> bool:
+        del config, goes_on
+        policies.append(policy)
+        return begins
+
+    return evaluate
+
+
+def requested(evaluations: Evaluations, *points: TrainingPoint) -> list[int]:
+    """The updates at which an evaluation is requested."""
+    found = list[int]()
+    for point in points:
+        policies = list[str]()
+        evaluations.request_if_due(point, begin(policies))
+        found += [point.update] * len(policies)
+    return found
+
+
+def result(update: int, mean: float, agent_steps: int = 40) -> EvaluationResult:
+    episodes = EpisodeStats(np.full(4, mean), np.ones(4, np.int64))
+    return EvaluationResult(update, np.zeros(2, np.float32), episodes, policy="sampled", agent_steps=agent_steps)
+
+
+def confirmed(evaluations: Evaluations, mean: float, now: TrainingPoint, agent_steps: int = 40) -> bool:
+    return evaluations.receive(result(now.update, mean, agent_steps), now)[1]
 
 
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
-    target = ReturnTarget(18.0, "training")
-    assert not requested(target, at(150, 17.9))
-    assert not requested(target, at(160, 18.5), counts=False), "an environment is in its first episode"
-    assert requested(target, at(170, 18.0))
-    assert not requested(target, at(180, 19.0)), "one question at a time"
-    assert target.first == at(170, 18.0)
-    assert target.confirmed is None
-    assert ended(target, 18.0, at(170, 18.0))
+    target = target_of()
+    evaluations = evaluations_of(target)
+    assert requested(evaluations, at(150, 17.9), at(160, 12.0, recent=17.9)) == []
+    evaluations.returns.last_count = False
+    assert requested(evaluations, at(165, 18.5)) == [], "an environment is in its first episode"
+    evaluations.returns.last_count = True
+    assert requested(evaluations, at(170, 18.0), at(180)) == [170], "one at a time"
+    assert (target.first, target.confirmed) == (at(170, 18.0), None)
+    assert confirmed(evaluations, 18.0, at(190))
     assert target.confirmed == target.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
-    assert not requested(target, at(400, 20.0)), "there is nothing more to ask"
+    assert requested(evaluations, at(400)) == [], "there is nothing more to confirm"
 
 
 def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
-    target = ReturnTarget(18.0, "training")
-    assert not requested(target, at(150, 12.0)._replace(recent_return=17.9))
-    assert requested(target, at(160, 12.5)._replace(recent_return=18.1))
-    assert target.first is not None
-    assert (target.first.mean_return_100, target.first.recent_return) == (12.5, 18.1)
+    assert requested(evaluations_of(target_of()), at(160, 12.5, recent=18.1)) == [160]
 
 
 def test_after_a_failed_confirmation_the_next_one_waits() -> None:
-    """Ten agent steps an episode. The first takes 300 after 1,700 of training: 150 new ones are half as many."""
-    target = ReturnTarget(18.0, "training")
-    assert requested(target, at(170, 18.2))
-    assert not ended(target, 14.92, at(170, 18.2), 300)
-    assert target.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
-    assert not requested(target, at(184, 18.9))
-    assert requested(target, at(185, 18.4))
-    # With 900 more it is 1,200: half of 2,400, for the latest rewards.
-    assert not ended(target, 17.0, at(185, 18.4), 900)
-    assert not requested(target, at(229, 18.9))
-    assert not requested(target, at(239, 17.0)._replace(recent_return=20.0))
-    assert requested(target, at(230, 18.4))
-    assert ended(target, 18.7, at(230, 18.4))
-    assert (target.first.update, target.confirmed.update) == (170, 230)
+    """Also after a resume. Ten agent steps an episode."""
+    target = target_of()
+    evaluations = evaluations_of(target)
+    assert requested(evaluations, at(170)) == [170]
+    # It takes 1,600 agent steps: 800 new ones are half as many.
+    assert not confirmed(evaluations, 14.92, at(170), 1_600)
+    assert target.first == at(170)._replace(evaluation_mean_return=14.92)
+    evaluations = restored(evaluations, target_of())
+    assert requested(evaluations, at(249), at(250)) == [250]
+    # With 2,400 more it is 4,000: as many as of training, and half as many for the latest rewards.
+    assert not confirmed(evaluations, 17.0, at(250), 2_400)
+    target = target_of()
+    evaluations = restored(evaluations, target)
+    assert requested(evaluations, at(399), at(410, 17.0, recent=20.0), at(799, 17.0, recent=20.0), at(400)) == [400]
+    assert confirmed(evaluations, 18.7, at(400))
+    assert (target.first.update, target.confirmed.update) == (170, 400)
     assert target.confirmed.evaluation_mean_return == 18.7
-
-
-def test_failed_confirmations_take_at_most_the_agent_steps_of_training() -> None:
-    target = ReturnTarget(18.0, "training")
-    assert requested(target, at(170, 18.2))
-    assert not ended(target, 14.92, at(170, 18.2), 600)
-    assert requested(target, at(200, 18.2))
-    assert not ended(target, 14.92, at(200, 18.2), 1_800)
-    # Half of 1,800 are over after 2,900.
-    assert not requested(target, at(289, 18.2))
-    assert requested(target, at(290, 18.2))
-
-
-def test_a_regular_evaluation_confirms_no_training_return() -> None:
-    target = ReturnTarget(18.0, "training")
-    assert not ended(target, 21.0, at(170, 18.0))
-    requested(target, at(170, 18.0))
-    assert not ended(target, 21.0, at(175, 18.0))
-    assert ended(target, 18.0, at(170, 18.0))
+    other = restored(evaluations, ReturnTarget(19.0, "training")).target
+    assert other.first is None, "another target was not crossed"
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
-    target = ReturnTarget(475.0, "evaluation")
-    assert not requested(target, at(200, 480.0))
-    assert not ended(target, 470.0, at(200, 480.0))
+    target = target_of("evaluation")
+    evaluations = evaluations_of(target, every_frames=400)
+    assert requested(evaluations, at(200)) == [200]
+    assert not confirmed(evaluations, 17.0, at(205))
     assert target.first is None
-    assert ended(target, 475.0, at(210, None))
-    assert target.first == target.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
+    assert requested(evaluations, at(210, None)) == [210]
+    assert confirmed(evaluations, 18.0, at(215))
+    assert target.first == target.confirmed == at(210, None)._replace(evaluation_mean_return=18.0)
 
 
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
 def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
-    target = ReturnTarget(18.0, "training")
-    assert not requested(target, at(170, mean))
-    assert requested(target, at(180, 18.0))
-    assert not ended(target, mean, at(180, 18.0))
-    by_evaluations = ReturnTarget(18.0, "evaluation")
-    assert not ended(by_evaluations, mean, at(180, 18.0))
-    assert target.confirmed is by_evaluations.first is None
-
-
-def test_a_mark_goes_on_from_a_checkpoint() -> None:
-    target = ReturnTarget(18.0, "training")
-    requested(target, at(170, 18.0))
-    asked = json.loads(json.dumps(target.state()))
-    ended(target, 10.0, at(170, 18.0), 300)
-    failed = json.loads(json.dumps(target.state()))
-    # The evaluation is gone with its process: the next crossing is asked about.
-    lost = ReturnTarget(18.0, "training")
-    lost.restore(asked)
-    assert lost.first == at(170, 18.0)
-    assert requested(lost, at(171, 18.0))
-    waiting = ReturnTarget(18.0, "training")
-    waiting.restore(failed)
-    assert not requested(waiting, at(184, 18.0))
-    assert requested(waiting, at(185, 18.0))
-    assert not ended(waiting, 10.0, at(185, 18.0), 900)
-    latest = at(239, 17.0)._replace(recent_return=18.0)
-    assert not requested(waiting, latest), "it counts those of before"
-    other = ReturnTarget(19.0, "training")
-    other.restore(failed)
-    assert other.first is None
+    target = target_of()
+    assert not target.crosses(at(170, mean), counts=True)
+    target.evaluated(mean, at(170), confirms=True)
+    assert target.confirmed is None
 
 
 def test_collapsed_episodes_are_near_untrained_play() -> None:
@@ -280,122 +236,40 @@ def test_collapsed_episodes_are_near_untrained_play() -> None:
     assert collapsed_episodes(returns, 19.0) is None
 
 
-def rules_after(config: RunConfig, frames: int, seconds: float, target: ReturnTarget | None = None) -> str:
-    rules = StoppingRules(config, target)
-    assert rules.stops(frames, seconds) is not rules.running
-    return rules.status
-
-
 def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
     config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
-    reached = ReturnTarget(18.0, "evaluation")
-    assert ended(reached, 18.0, at(170, None))
-    assert rules_after(config, 999, 59.9, ReturnTarget(18.0, "evaluation")) == "running"
-    assert rules_after(config, 999, 60.0) == "time_reached"
-    assert rules_after(config, 1_000, 60.0) == "frames_reached"
-    assert rules_after(config, 1_000, 60.0, reached) == "return_reached"
-    # An interrupt comes before every limit, and the first status stays.
-    rules = StoppingRules(config, None)
-    rules.interrupted = True
-    assert rules.stops(1_000, 1.0)
-    assert not rules.stops(2_000, 2.0), "it is stopping already"
-    assert rules.status == "interrupted"
-
-
-def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
-    returns = np.full(4, mean)
-    episodes = EpisodeStats(returns, np.ones(4, np.int64))
-    return EvaluationResult(update, np.zeros(2, np.float32), episodes, policy=policy, agent_steps=40)
-
-
-def begin(found: list[str], begins: bool = True) -> Callable[..., bool]:
-    """Begins evaluations in a test, and lists their policies."""
-
-    def evaluate(policy: str, config: EvaluationConfig, goes_on: GoesOn | None) -> bool:
-        del config, goes_on
-        found.append(policy)
-        return begins
-
-    return evaluate
-
-
-def crossings(evaluations: Evaluations, *episodes: int) -> list[int]:
-    """After which of these episodes an evaluation is requested. The mean return is above the target after each."""
-    found = list[int]()
-    for count in episodes:
-        policies = list[str]()
-        evaluations.request_if_due(at(count, 19.0), begin(policies), window_counts=True, untrained=None)
-        found += [count] * len(policies)
-    return found
-
-
-def lose(evaluations: Evaluations, episodes: int, *, agent_steps: int = 0, endless: bool = False) -> None:
-    lost = EvaluationLost("actor 1 ended", agent_steps, endless)
-    evaluations.lose(lost, seconds=episodes / 2, trained=10 * episodes)
-
-
-def receive(evaluations: Evaluations, update: int, mean: float, after: float = 0.0, policy: str = "sampled") -> Any:
-    """Receive an evaluation `after` seconds of those of the point that was evaluated."""
-    made = result(update, mean, policy)
-    return evaluations.receive(made, seconds=update / 2 + after, trained=10 * update, untrained=-20.0)
+    reached = replace(target_of(), confirmed=at(170))
+    assert reason_to_stop(config, target_of(), 999, 59.9) is None
+    assert reason_to_stop(config, None, 999, 60.0) == "time_reached"
+    assert reason_to_stop(config, None, 1_000, 60.0) == "frames_reached"
+    assert reason_to_stop(config, reached, 1_000, 60.0) == "return_reached"
 
 
 def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
-    evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
-    assert crossings(evaluations, 170, 180) == [170]
-    lose(evaluations, 190, agent_steps=300)
-    assert crossings(evaluations, 191, 204, 205, 400) == [205]
-    assert receive(evaluations, 205, 19.0, after=3.0)[1]
-    assert crossings(evaluations, 1_000) == [], "it is confirmed"
+    evaluations = evaluations_of(target_of())
+    evaluations.request_if_due(at(169), begin([], begins=False))
+    assert requested(evaluations, at(170), at(180)) == [170], "none could begin before"
+    evaluations.lose(EvaluationLost("actor 1 ended", 300), at(190))
+    assert requested(evaluations, at(191), at(204), at(205), at(400)) == [205]
+    assert confirmed(evaluations, 19.0, at(211))
     # From 85 to 95 seconds, and three more.
     assert (evaluations.seconds, evaluations.agent_steps) == (13.0, 340)
 
 
-def test_an_evaluation_that_cannot_begin_is_requested_again() -> None:
-    evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
-    evaluations.request_if_due(at(170, 19.0), begin([], begins=False), window_counts=True, untrained=None)
-    assert crossings(evaluations, 171) == [171]
-
-
-def regular(every_frames: int, state: dict | None = None) -> Evaluations:
-    """Evaluations without a target, restored from the state of a checkpoint that JSON has kept."""
-    evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), None, lambda _: None)
-    if state is not None:
-        evaluations.restore(json.loads(json.dumps(state)))
-    return evaluations
-
-
-def due(evaluations: Evaluations, *frames: int) -> list[int]:
-    """At which of these frames an evaluation is requested. Each is of the weights of the update with its number."""
-    found = list[int]()
-    for count in frames:
-        policies = list[str]()
-        point = TrainingPoint(count, 0, count // 4, count, count / 2, None)
-        evaluations.request_if_due(point, begin(policies), window_counts=True, untrained=None)
-        found += [count] * len(policies)
-    return found
-
-
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = regular(100, regular(100).state() | {"evaluated_frames": 50})
-    assert due(evaluations, 100, 149, 150, 151, 1_000) == [150]
-    point, _ = receive(evaluations, 150, 3.0, 9.0, "greedy")
-    assert (point["frames"], point["seconds"], point["confirms"]) == (150, 9.0, False)
-    assert due(evaluations, 249, 250, 1_000) == [250]
-    lose(evaluations, 600)
-    assert due(evaluations, 349, 350) == [350], "one that was lost comes with the next"
-    lose(evaluations, 800, endless=True)
-    assert due(evaluations, 1_000) == [], "another one would not end either"
-
-
-def test_an_evaluation_under_way_is_lost_with_its_process() -> None:
-    evaluations = regular(100)
-    assert due(evaluations, 160) == [160]
-    receive(evaluations, 160, 3.0, 9.0, "greedy")
-    assert due(evaluations, 260) == [260]
-    restored = regular(100, evaluations.state())
-    assert (restored.seconds, restored.agent_steps) == (9.0, 40)
-    assert due(restored, 359, 360) == [360]
+    evaluations = evaluations_of(None, every_frames=400)
+    assert requested(evaluations, at(9), at(10), at(11), at(100)) == [10]
+    point, _ = evaluations.receive(result(10, 3.0), at(28))
+    assert (point["frames"], point["seconds"], point["confirms"]) == (400, 9.0, False)
+    assert requested(evaluations, at(19), at(20), at(100)) == [20]
+    # The one under way is lost with its process.
+    evaluations = restored(evaluations, None, every_frames=400)
+    assert (evaluations.seconds, evaluations.agent_steps, evaluations.returns.untrained) == (9.0, 40, -20.0)
+    assert requested(evaluations, at(29), at(30)) == [30]
+    evaluations.lose(EvaluationLost("actor 1 ended", 0), at(35))
+    assert requested(evaluations, at(39), at(40)) == [40], "one that was lost comes with the next"
+    evaluations.lose(EvaluationLost("it does not end", 0, endless=True), at(45))
+    assert requested(evaluations, at(1_000)) == [], "another one would not end either"
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
@@ -420,20 +294,17 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
 
 
 def test_a_crossing_comes_before_a_regular_evaluation() -> None:
-    said, requests = list[str](), list[str]()
-    config = EvaluationConfig(every_frames=100, policy="greedy")
-    evaluations = Evaluations(config, ReturnTarget(18.0, "training"), said.append)
-    for point, counts in ((at(170, 18.0), False), (at(171, 18.0), True)):
-        evaluations.request_if_due(point, begin(requests), window_counts=counts, untrained=-20.0)
-    assert requests == ["greedy"]
-    assert not receive(evaluations, 170, 30.0, policy="greedy")[1]
-    evaluations.request_if_due(at(180, 18.0), begin(requests), window_counts=True, untrained=-20.0)
-    assert requests[1:] == ["sampled"]
-    point, confirmed = receive(evaluations, 180, 19.0, after=5.0)
-    assert confirmed
+    logged, policies = list[str](), list[str]()
+    evaluations = evaluations_of(target_of(), every_frames=400, log=logged.append)
+    evaluations.request_if_due(at(170, 17.0), begin(policies))
+    assert not confirmed(evaluations, 30.0, at(170)), "a regular one confirms no training return"
+    evaluations.request_if_due(at(180, 18.0), begin(policies))
+    assert policies == ["greedy", "sampled"]
+    point, confirms = evaluations.receive(result(180, 19.0), at(190))
+    assert confirms
     assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0) | {"confirms": True, "seconds": 5.0}
     assert point == evaluations.last | {"frames": 7200, "agent_steps": 1800, "elapsed_seconds": 90.0}
-    assert [line.partition(":")[0] for line in said] == [
+    assert [line.partition(":")[0] for line in logged] == [
         "evaluation of update 170",
         "the mean return of the last 100 training episodes is 18.00, and the target is 18",
         "confirming evaluation of update 180",
@@ -456,9 +327,8 @@ def test_which_evaluations_end_early(measure: Any, mean: float, goes_on: bool) -
         looks.append(look)
         return True
 
-    target = None if measure is None else ReturnTarget(18.0, measure)
-    evaluations = Evaluations(EvaluationConfig(every_frames=100), target, lambda _: None)
-    evaluations.request_if_due(at(170, 18.0), evaluate, window_counts=True, untrained=-20.0)
+    evaluations = evaluations_of(None if measure is None else target_of(measure), every_frames=400)
+    evaluations.request_if_due(at(170, 18.0), evaluate)
     (look,) = looks
     returns = mean + np.array([-0.5, 0.5] * 20)
     assert (look is None or look(returns)) is goes_on
