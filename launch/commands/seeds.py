@@ -2,12 +2,12 @@
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -53,29 +53,11 @@ _LOG_COLUMNS = 200
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
 
-class PlannedRun(NamedTuple):
-    """One run of several. `name` is for the screen; `resume`: continue in `folder`; `start_from`: the run whose weights
-    it starts with."""
-
-    name: str
-    config: RunConfig
-    folder: Path
-    preset: str
-    resume: bool = False
-    start_from: Path | None = None
-
-    @property
-    def log(self) -> Path:
-        """The file for its output when it does not run alone."""
-        return self.folder.with_name(f"{self.folder.name}.log")
-
-
-def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig]) -> PlannedRun | None:
+def left_to_do(run: ResolvedRun, folder: RunFolder, changes: Callable[[RunConfig], RunConfig]) -> ResolvedRun | None:
     """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
 
     A run that has begun goes on with the settings of its own folder, to which `changes` are applied.
     """
-    folder = RunFolder(run.folder)
     if not folder.settings_file.is_file():
         return run
     with lock_folder(folder.path):
@@ -84,67 +66,70 @@ def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig]) -> Pl
         if reached_limit(own, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:
-            return run._replace(config=own, resume=True)
+            return run._replace(config=own, resume=folder.path)
         # It was killed before its first checkpoint.
-        shutil.rmtree(run.folder)
+        shutil.rmtree(folder.path)
     return run
 
 
-def train_in_turn(runs: Sequence[PlannedRun], side_by_side: int, console: Console, interrupts: Interrupts) -> list[int]:
-    """Train `runs` in their order, `side_by_side` at a time. Returns the exit codes of the runs that were started: all
-    of them unless an interrupt came.
+def train_in_turn(
+    runs: Mapping[Path, ResolvedRun], side_by_side: int, console: Console, interrupts: Interrupts
+) -> list[int]:
+    """Train `runs`, by their folders, in this order, `side_by_side` at a time.
 
-    Each is trained in a driver process. A run alone is shown on the console; side by side each has a log.
+    Each is trained in a driver process. A run alone is shown on the console; side by side each has a log. Returns the
+    exit codes of the runs that were started: all of them unless an interrupt came.
     """
     if not runs:
         return []
     codes, refused = list[int](), list[ConfigurationError]()
 
-    def train(run: PlannedRun) -> None:
+    def train(folder: Path, run: ResolvedRun) -> None:
         if interrupts.requested or refused:
             return
-        print_line(console, f"{run.name}: {run.folder}{', goes on' if run.resume else ''}")
+        name = folder.name.replace("-", " ")
+        print_line(console, f"{name}: {folder}{', goes on' if run.resume else ''}")
+        log = None if side_by_side == 1 else folder.with_name(f"{folder.name}.log")
         try:
-            code = _train(run, None if side_by_side == 1 else run.log, console, interrupts)
+            code = _train(run, folder, log, console, interrupts)
         except ConfigurationError as error:
             # The others have the same settings.
-            refused.append(ConfigurationError(f"{run.name} could not start: {error}"))
+            refused.append(ConfigurationError(f"{name} could not start: {error}"))
             return
         codes.append(code)
         if side_by_side > 1:
-            print_line(console, f"{run.name}: ended with exit code {code}")
+            print_line(console, f"{name}: ended with exit code {code}")
 
     with interrupts.training(), ThreadPoolExecutor(side_by_side) as threads:
-        trained = [threads.submit(train, run) for run in runs]
+        trained = [threads.submit(train, folder, run) for folder, run in runs.items()]
         while True:
             try:
                 if not wait(trained, _POLL_SECONDS).not_done:
                     break
             except KeyboardInterrupt:
                 interrupts.at_once = True
-    for run in trained:
-        run.result()
+    for each in trained:
+        each.result()
     if refused:
         raise refused[0]
     return codes
 
 
-def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Interrupts) -> int:
+def _train(run: ResolvedRun, folder: Path, log: Path | None, console: Console, interrupts: Interrupts) -> int:
     """Train one run, shown on the console or in a log. Returns its exit code."""
     with ExitStack() as stack:
         output = None
         if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
             output = stack.enter_context(log.open("a" if run.resume else "w", encoding="utf-8"))
             console = Console(file=output, width=_LOG_COLUMNS)
         display = stack.enter_context(Display(run.config, console, run.preset))
         try:
             result = train_in_process(
                 run.config,
-                run.folder,
+                folder,
                 display.show,
                 preset=run.preset,
-                resume=run.resume,
+                resume=run.resume is not None,
                 start_from=run.start_from,
                 stop=interrupts,
                 output=output,
@@ -192,26 +177,26 @@ def train_seeds(
     """
     if side_by_side < 1:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
-    config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
-    resume = run.several is not None
+    config, resume, start_from = _for_each(run.config, side_by_side), run.several is not None, run.start_from
     if not resume:
         RunFolder(folder).check_free()
     make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:
-        first = PlannedRun("", config, folder, preset, start_from=start_from)
-        runs = [
-            first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
-        ]
         with lock_folder(folder):
             before = {folder / name: (folder / name).read_bytes() for name in FILES_OF_SEEDS} if resume else {}
             try:
-                left = [run for run in (left_to_do(run, changes) for run in runs) if run is not None]
+                runs = {
+                    folder / f"seed-{seed}": run._replace(config=replace(config, seed=seed), resume=None)
+                    for seed in seeds
+                }
+                found = {path: left_to_do(run, RunFolder(path), changes) for path, run in runs.items()}
+                left = {path: run for path, run in found.items() if run is not None}
                 if resume:
-                    print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
+                    print_line(console, f"{len(seeds) - len(left)} of {len(seeds)} seeds are done")
                 # A resume may come from another working folder.
                 shown_from = None if start_from is None else str(start_from.absolute())
-                write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
+                write_seeds(folder, SeveralSeeds(config, tuple(seeds), run.preset, shown_from))
                 codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
             except BaseException:
                 for file, content in before.items():
@@ -219,7 +204,7 @@ def train_seeds(
                 if not resume:
                     _discard_if_no_run_started(folder)
                 raise
-        result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
+        result = summarise_seeds(folder, seeds) | {"preset": run.preset, **provenance()}
         write_json(folder / "summary.json", result)
         write_json(json, result)
         _show(console, result, folder)

@@ -11,7 +11,7 @@ from launch.commands.display import Display
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
-from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
+from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir
 from launch.settings.resolve import PresetArguments, ResolvedRun, TrainRequest, complete
@@ -50,7 +50,7 @@ class TrainArguments(PresetArguments):
 def train_line(arguments: TrainArguments) -> int:
     request = arguments.request()
     resolved = complete(request)
-    if resolved.preset_chosen and _fits(resolved.preset, request):
+    if resolved.preset_chosen:
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
     _check_options(arguments, resolved)
     seeds: Sequence[int] = () if arguments.seeds is None else parse_seeds(arguments.seeds)
@@ -113,13 +113,6 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
             return EXIT_FAILED
     write_json(arguments.json, result.summary)
     return result_code(result)
-
-
-def _fits(preset: str, request: TrainRequest) -> bool:
-    """Whether the preset was chosen for the environment; for an unknown id it is the default, and refused later."""
-    return preset != DEFAULT_PRESET or (
-        request.environment_id is not None and preset_for(request.environment_id) is not None
-    )
 
 
 def _check_options(arguments: TrainArguments, resolved: ResolvedRun) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -38,12 +38,10 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
 
     spec = cache(lambda: environment_spec(config.environment))
     own = sections_of_own_classes(config)
-    for name in names:
-        section, _, field = name.rpartition(".")
-        part: Any = attrgetter(section)(config) if section else config
-        for needed in () if section in own else declared(part.__class__).get(field, ()):
+    for name in (name for name in names if name.rpartition(".")[0] not in own):
+        for needed in declared(RunConfig).get(name, ()):
             if isinstance(needed, For) and not _has(config, needed, spec):
-                raise needed.refused(name, getattr(part, field), attrgetter(needed.setting)(config))
+                raise needed.refused(name, attrgetter(name)(config), attrgetter(needed.setting)(config))
 
 
 def check_schedule(name: str) -> None:
@@ -158,16 +156,16 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
     refused, missing = _why_not_on_a_gpu(config), ""
     if gpus - (config.learner.device == "gpu") < 1:
         missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
-    if device == "gpu" and refused is not None:
-        raise refused
-    if device == "gpu" and missing:
-        raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
     if device == "gpu":
+        if refused is not None:
+            raise refused
+        if missing:
+            raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
         return config, None
     unsuited = "" if spec.images else f"--network.name {config.network.name} is not convolutional"
     against = missing or (str(refused) if refused is not None else unsuited)
-    chosen: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
     why = against or "the network is convolutional, and there is one"
+    chosen: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
     line = f"device:       actors on the {chosen.upper()}: {why}"
     return replace(config, actor=replace(config.actor, device=chosen)), line
 

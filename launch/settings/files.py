@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
@@ -50,12 +50,14 @@ class ConfigFile(NamedTuple):
     preset: str | None
     whole: bool
 
-    def over(self, base: RunConfig) -> RunConfig:
-        """The settings of the file, and those of `base` for the rest."""
-        try:
-            return with_settings(RunConfig() if self.whole else base, self.settings)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{self.path}: {error}") from error
+
+@contextmanager
+def errors_of(file: Path | None) -> Iterator[None]:
+    """Name the file in errors about its settings."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from error
 
 
 def read_config_file(path: Path) -> ConfigFile:
@@ -74,10 +76,8 @@ def read_config_file(path: Path) -> ConfigFile:
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     if not whole and preset is not None and preset not in PRESETS:
         raise ConfigurationError(f"{path}: unknown preset {preset}{advice_on_name(str(preset))}; see tributary presets")
-    try:
+    with errors_of(path):
         found = named(settings)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
     if whole:
         found = {name: value for name, value in found.items() if name not in OF_ONE_RUN}
     return ConfigFile(path, found, preset, whole)

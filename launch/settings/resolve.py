@@ -15,8 +15,8 @@ from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports
 from launch.run.lookup import LATEST, run_path
 from launch.settings.check import agent_steps_per_update, check_changes, check_effects
 from launch.settings.files import (
-    ConfigFile,
     chosen_in_toml,
+    errors_of,
     for_another_run,
     modules_of,
     named,
@@ -68,17 +68,6 @@ class TrainRequest:
     name: str | None = None
     resume: str | None = None
     start_from: str | None = None
-
-    @property
-    def environment_id(self) -> str | None:
-        """The environment that its settings name."""
-        found = self.settings.get("environment.id")
-        return None if found is None else str(found)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules that its settings name for their environment."""
-        return modules_of(self.settings)
 
     def changed(self, config: RunConfig) -> RunConfig:
         """`config` with the changes of its settings."""
@@ -148,10 +137,8 @@ def complete(request: TrainRequest) -> ResolvedRun:
         with imports_permitted(*config.environment.modules):
             RunFolder(base.start_from).read_config("start_from")
     check_effects(config, request.settings)
-    try:
+    with errors_of(request.config):
         check_effects(config, base.chosen_in_file)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{request.config}: {error}") from error
     return base._replace(config=config, typed_name=request.name)
 
 
@@ -262,33 +249,37 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
 
 def base_settings(request: TrainRequest) -> ResolvedRun:
     """The same as `complete` before the user's changes, whose modules may be imported."""
-    with imports_permitted(*request.modules):
+    with imports_permitted(*modules_of(request.settings)):
         return _of_new_run(request) if request.resume is None else _of_resumed_run(request)
 
 
 def _of_new_run(request: TrainRequest) -> ResolvedRun:
     file = None if request.config is None else read_config_file(request.config)
     start_from = None if request.start_from is None else run_path(request.start_from)
-    from_preset = request.preset is not None or (file is not None and file.preset is not None)
-    if start_from is not None and not from_preset:
+    preset, chosen = request.preset or (file.preset if file else None), None
+    if start_from is not None and preset is None:
         other = RunFolder(start_from)
-        config = for_another_run(other.read_config("start_from"))
-        started = ResolvedRun(config, other.outputs.name, start_from=start_from)
+        preset, config = other.outputs.name, for_another_run(other.read_config("start_from"))
+    elif file is not None and file.whole:
+        with errors_of(file.path):
+            config = with_settings(RunConfig(), file.settings)
+        check_imports(config.environment, "config", str(file.path))
     else:
-        chosen = not from_preset and start_from is None
-        preset, config = _of_preset(request, file)
-        started = ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
-    if file is None:
-        return started
-    changed = file.over(config)
-    chosen_in_file = [] if file.whole else chosen_in_toml(file.settings, config)
+        settings = {**(file.settings if file else {}), **request.settings}
+        # They may register the id that a preset is looked up by.
+        import_modules(modules_of(settings))
+        if preset is None and "environment.id" in settings:
+            preset = chosen = preset_for(str(settings["environment.id"]))
+        config = PRESETS[preset or DEFAULT_PRESET].config
+    run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=chosen is not None)
+    if file is None or file.whole:
+        return run
     # Beside its source a default is no choice: `tributary config` writes both.
-    alone = [name for name in _DERIVED_FROM.keys() & file.settings if _DERIVED_FROM[name] not in file.settings]
-    try:
-        changed = _without_derivation(changed, [*chosen_in_file, *([] if file.whole else alone)])
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{file.path}: {error}") from error
-    return started._replace(config=changed, chosen_in_file=chosen_in_file)
+    alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
+    with errors_of(file.path):
+        chosen_in_file = chosen_in_toml(file.settings, config)
+        config = _without_derivation(with_settings(config, file.settings), [*chosen_in_file, *alone])
+    return run._replace(config=config, chosen_in_file=chosen_in_file)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
@@ -309,24 +300,6 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         start_from = None if several.start_from is None else Path(several.start_from)
         return ResolvedRun(several.config, several.preset, folder.path, start_from, several)
     return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
-
-
-def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, RunConfig]:
-    """The name of a preset, and the settings that the changes of a file start from.
-
-    The modules that request and file name are imported: they may register what a preset is looked up by.
-    """
-    import_modules(request.modules)
-    if file is not None and file.whole:
-        config = file.over(RunConfig())
-        check_imports(config.environment, "config", str(file.path))
-        return request.preset or file.preset or DEFAULT_PRESET, config
-    if file is not None:
-        import_modules(modules_of(file.settings))
-    preset = request.preset or (file and file.preset)
-    environment_id = request.environment_id or (file and file.settings.get("environment.id"))
-    preset = preset or (preset_for(str(environment_id)) if environment_id else None) or DEFAULT_PRESET
-    return preset, PRESETS[preset].config
 
 
 def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:

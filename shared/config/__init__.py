@@ -96,8 +96,7 @@ class RunConfig:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 
     def __post_init__(self) -> None:
-        check_ranges("", self)
-        _check_actors(self)
+        check_ranges(self)
         if not self.environment.modules:
             # One that is imported may have methods, networks, explorers and schedules of its own.
             self.check_names()
@@ -147,20 +146,19 @@ class RunConfig:
                 raise setting_error(setting, name, f"no such {kind}; {known}")
 
 
-def _check_actors(config: RunConfig) -> None:
-    least, most = config.actor_range
-    if least < 1:
-        raise setting_error("actors", least, "must be at least 1")
-    if most is not None and most < least:
-        raise setting_error("actors", config.actors, "must have its bounds in order")
-
-
 def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
-    """Settings that do not go together: each with its value, whether it is refused, and the remedy."""
+    """Settings that are refused in some combinations: each with its value, whether it is refused, and the remedy."""
     actor, learner, method, inline = config.actor, config.learner, config.method, config.executor == "inline"
     n_step, minibatches, sums = method.n_step, actor.minibatches, config.aggregation == "node"
     trace, replayed = config.record_arrivals, config.replay_arrivals
     every_frames = config.evaluation.every_frames
+    least, most = config.actor_range
+    yield "actors", least, least < 1, "must be at least 1"
+    yield "actors", config.actors, most is not None and most < least, "must have its bounds in order"
+    yield (
+        "actor.minibatches", minibatches, actor.environments * actor.unroll_length % minibatches > 0,
+        f"does not divide the {actor.environments} x {actor.unroll_length} steps of a rollout",
+    )  # fmt: skip
     yield (
         "method.n_step", n_step, n_step is not None and n_step > actor.unroll_length,
         f"is more than --actor.unroll-length {actor.unroll_length}",

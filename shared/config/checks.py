@@ -1,8 +1,9 @@
 """The range of a setting, and the choice that it belongs to, written beside its type; and the one check of ranges."""
 
 import math
-from dataclasses import fields
+from dataclasses import is_dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from shared.errors import ConfigurationError, setting_error
@@ -60,24 +61,28 @@ class For:
         return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
 
 
-def check_ranges(section: str, settings: Any) -> None:
-    for name, marks in declared(settings.__class__).items():
-        value = getattr(settings, name)
-        for range_ in marks:
+def check_ranges(config: Any) -> None:
+    """Check the settings of a dataclass and of its sections. A tuple with a range has at least one element."""
+    for name, marks in declared(config.__class__).items():
+        value = attrgetter(name)(config)
+        for range_ in (mark for mark in marks if isinstance(mark, Range)):
+            if value == ():
+                raise setting_error(name, "()", "must have at least one value")
             for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(range_, Range) and number is not None and not range_.accepts(number):
-                    raise setting_error(section + name, number, f"must be {range_}")
+                if number is not None and not range_.accepts(number):
+                    raise setting_error(name, number, f"must be {range_}")
 
 
 @cache
-def declared(settings: type) -> dict[str, tuple[Range | For, ...]]:
-    """What the fields of a dataclass declare beside their types, by field name."""
-    hints = get_type_hints(settings, include_extras=True)
-    return {
-        field.name: get_args(hints[field.name])[1:]
-        for field in fields(settings)
-        if get_origin(hints[field.name]) is Annotated
-    }
+def declared(settings: type, prefix: str = "") -> dict[str, tuple[Range | For, ...]]:
+    """What the fields of a dataclass and of its sections declare beside their types, by full names."""
+    found = {}
+    for name, hint in get_type_hints(settings, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            found[prefix + name] = get_args(hint)[1:]
+        elif isinstance(hint, type) and is_dataclass(hint):
+            found |= declared(hint, f"{prefix}{name}.")
+    return found
 
 
 def _number(bound: float) -> str:

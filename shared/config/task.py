@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from shared.config.checks import For, Range, check_ranges
+from shared.config.checks import For, Range
 from shared.errors import setting_error
 
 OptionValue = str | int | float | bool
@@ -128,7 +128,6 @@ class EnvironmentConfig:
     for slow environments."""
 
     def __post_init__(self) -> None:
-        check_ranges("environment.", self)
         # JSON has no infinity and no NaN; they are read again where the argument is a float.
         infinite = {name: str(v) for name, v in self.options.items() if isinstance(v, float) and not math.isfinite(v)}
         object.__setattr__(self, "options", {**self.options, **infinite})
@@ -174,11 +173,6 @@ class NetworkConfig:
     centre_observations: Annotated[bool, _IMAGES] = True
     """Images: subtract the mean observation of random play, measured once before training."""
 
-    def __post_init__(self) -> None:
-        if not self.hidden_sizes:
-            raise setting_error("network.hidden_sizes", "()", "must have at least one layer")
-        check_ranges("network.", self)
-
 
 @dataclass(frozen=True)
 class EvaluationConfig:
@@ -193,9 +187,6 @@ class EvaluationConfig:
     policy: Literal["sampled", "greedy"] = "sampled"
     """sampled: actions drawn from the policy; for Q methods with the smallest final ε. greedy: the most probable
     action, the mean of a Gaussian, or the action of highest value."""
-
-    def __post_init__(self) -> None:
-        check_ranges("evaluation.", self)
 
     @property
     def environments_in_use(self) -> int:

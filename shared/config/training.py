@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from shared.config.checks import For, Range, check_ranges
-from shared.errors import setting_error
+from shared.config.checks import For, Range
 from shared.registry import METHODS
 
 _ACTOR_CRITIC = For("method.name", "actor_critic")
@@ -54,9 +53,6 @@ class MethodConfig:
     target_interval_agent_steps: Annotated[int, Range(1), _Q_LEARNING, For("method.target_network", True)] = 10_000
     """q_learning, sarsa: global agent steps between two updates of the target network (40,000 frames in the paper)."""
 
-    def __post_init__(self) -> None:
-        check_ranges("method.", self)
-
     @property
     def uses_target_network(self) -> bool:
         """Whether the learner keeps a copy of the weights, updated every `target_interval_agent_steps`."""
@@ -86,11 +82,6 @@ class ExplorationConfig:
     ] = 0.0
     """Gaussian policies: initial log σ, in units of half the range of an action."""
 
-    def __post_init__(self) -> None:
-        if not self.final_epsilons:
-            raise setting_error("exploration.final_epsilons", "()", "must have at least one value")
-        check_ranges("exploration.", self)
-
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -115,9 +106,6 @@ class OptimizerConfig:
     max_gradient_norm: Annotated[float | None, Range(above=0)] = 40.0
     """Global norm to which a gradient is clipped before the update. None disables clipping."""
 
-    def __post_init__(self) -> None:
-        check_ranges("optimizer.", self)
-
 
 @dataclass(frozen=True)
 class LearnerConfig:
@@ -134,9 +122,6 @@ class LearnerConfig:
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of updates. auto: the CPU. With an H100, 15 CPU actors of Pong made 5,978 agent steps/s in place of
     6,251."""
-
-    def __post_init__(self) -> None:
-        check_ranges("learner.", self)
 
 
 @dataclass(frozen=True)
@@ -166,15 +151,6 @@ class ActorConfig:
     """Device of networks and gradients of actors. gpu: two actors a GPU, each with two vectors of environments that
     alternate: one is emulated while the network plays the other. auto: gpu where there is one and the network is
     convolutional. See docs/gpu.md."""
-
-    def __post_init__(self) -> None:
-        check_ranges("actor.", self)
-        if self.environments * self.unroll_length % self.minibatches:
-            raise setting_error(
-                "actor.minibatches",
-                self.minibatches,
-                f"does not divide the {self.environments} x {self.unroll_length} steps of a rollout",
-            )
 
     @property
     def gradients_per_rollout(self) -> int:
@@ -221,9 +197,6 @@ class CheckpointConfig:
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
 
-    def __post_init__(self) -> None:
-        check_ranges("checkpoint.", self)
-
 
 @dataclass(frozen=True)
 class SupervisionConfig:
@@ -237,6 +210,3 @@ class SupervisionConfig:
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
     included. So does one in an evaluation, for which it makes environments."""
-
-    def __post_init__(self) -> None:
-        check_ranges("supervision.", self)

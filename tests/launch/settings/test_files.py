@@ -81,8 +81,8 @@ def test_what_config_prints_reads_back_equal(preset: str, capsys: pytest.Capture
     file = read_config_file(Path("mine.toml"))
     base = base_settings(TrainRequest(config=Path("mine.toml")))
     assert (base.preset, base.config) == (preset, PRESETS[preset].config)
-    assert file.over(RunConfig()) == PRESETS[preset].config
-    assert read_config_file(Path("config.json")).over(RunConfig()) == PRESETS[preset].config
+    assert with_settings(RunConfig(), file.settings) == PRESETS[preset].config
+    assert with_settings(RunConfig(), read_config_file(Path("config.json")).settings) == PRESETS[preset].config
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
