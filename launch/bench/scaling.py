@@ -151,8 +151,8 @@ def verdict(rows: Sequence[dict[str, Any]], config: RunConfig) -> str:
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9 or len(rows) == 1:
         return f"{seen}: no saturation"
-    spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"], 0.0)
-    return " ".join([f"{seen}.", *held_back(spent, {"actor_restarts": 0}, config)])
+    spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])
+    return " ".join([f"{seen}.", *held_back(spent, config)])
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -32,23 +32,25 @@ _ALWAYS = {
 }
 
 
-class Points(NamedTuple):
-    """Evaluations of a run, float64 [N]: x of their weights, mean return y and its standard error (0: unknown)."""
+class RunMetrics(NamedTuple):
+    """The settings and the rows of a run. `preset` is that it started from; empty if its manifest cannot be read."""
 
-    x: npt.NDArray[np.float64]
-    y: npt.NDArray[np.float64]
-    error: npt.NDArray[np.float64]
+    folder: RunFolder
+    config: RunConfig
+    preset: str
+    rows: list[dict[str, Any]]
 
 
 class Curve(NamedTuple):
-    """The curve of one run, float64 [N] with x increasing. A curve of training returns includes the evaluations."""
+    """A metric of one run, float64 [N] with x increasing.
 
-    folder: Path
-    config: RunConfig
-    preset: str
+    For training returns `evaluations` float64 [3, E] has x of the weights, mean return and standard error (0: unknown).
+    """
+
+    run: RunMetrics
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
-    evaluations: Points | None = None
+    evaluations: npt.NDArray[np.float64] = np.empty((3, 0))
 
 
 class Band(NamedTuple):
@@ -65,6 +67,17 @@ class Band(NamedTuple):
     low: npt.NDArray[np.float64]
     centre: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
+
+    @property
+    def environment(self) -> str:
+        return self.curves[0].run.config.environment.id
+
+
+def read_metrics(path: Path) -> RunMetrics:
+    """The metrics of the run in a folder; a ConfigurationError without a row."""
+    folder = RunFolder(path)
+    config, rows = folder.read_settings("run"), read_rows(folder)
+    return RunMetrics(folder, config, str(read_object(folder.manifest).get("preset", "")), rows)
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
@@ -90,29 +103,24 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     return rows
 
 
-def read_curve(path: Path, x: XAxis, y: str) -> Curve:
-    """The curve of the metric `y` of the run in a folder."""
-    folder = RunFolder(path)
-    return curve_of(path, folder.read_settings("run"), read_rows(folder), x, y)
-
-
-def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: XAxis, y: str) -> Curve:
-    """The curve of the metric `y` from the rows of a run; a ConfigurationError if no row has it."""
-    evaluations, preset = _evaluations(rows, x), preset_of(RunFolder(path))
-    if y == EVALUATION_RETURN and evaluations is not None:
-        return Curve(path, config, preset, evaluations.x, evaluations.y)
-    values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
-    if not values and y in (TRAINING_RETURN, EVALUATION_RETURN):
-        episodes = rows[-1].get("episodes", 0)
+def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
+    """The curve of the metric `y`; a ConfigurationError if no row has it."""
+    # The mean of returns that are not finite is null.
+    known = [point for point in evaluation_points(run.rows) if point["mean_return"] is not None]
+    points = [(point[_COLUMNS[x]], point["mean_return"], point["standard_error"] or 0.0) for point in known]
+    evaluations = np.array(points, np.float64).reshape(-1, 3).T
+    if y == EVALUATION_RETURN and points:
+        return Curve(run, evaluations[0], evaluations[1])
+    values = [(row[_COLUMNS[x]], row[y]) for row in run.rows if isinstance(row.get(y), int | float)]
+    if values:
+        xs, ys = np.array(values, np.float64).T
+        return Curve(run, xs, ys, evaluations) if y == TRAINING_RETURN else Curve(run, xs, ys)
+    if y == TRAINING_RETURN:
+        episodes = run.rows[-1].get("episodes", 0)
         why = f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
-        if y == EVALUATION_RETURN:
-            why = "no evaluation of this run has a return"
-        raise ConfigurationError(f"{path}: {why}, so that there is no curve yet")
-    if not values:
-        numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
-        raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")
-    xs, ys = np.array(values, np.float64).T
-    return Curve(path, config, preset, xs, ys, evaluations if y == TRAINING_RETURN else None)
+        raise ConfigurationError(f"{run.folder.path}: {why}, so that there is no curve yet")
+    numbers = sorted({name for row in run.rows for name, value in row.items() if isinstance(value, int | float)})
+    raise setting_error("y", y, f"{run.folder.path} has no such figures; it has {', '.join(numbers)}")
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
@@ -129,51 +137,33 @@ def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[frames] for frames in sorted(found)]
 
 
-def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
-    # The mean of returns that are not finite is null.
-    known = [point for point in evaluation_points(rows) if point["mean_return"] is not None]
-    points = [(p[_COLUMNS[x]], p["mean_return"], p["standard_error"] or 0.0) for p in known]
-    return Points(*np.array(points, np.float64).T) if points else None
-
-
 def bands(curves: Sequence[Curve]) -> list[Band]:
     """Medians and quartiles of runs that differ only in their seed, wherever at least two of several have data."""
-    groups = same_but_for_seed([(curve.config, curve.preset) for curve in curves])
+    groups = same_but_for_seed([curve.run for curve in curves])
     return [_band(label, [curves[i] for i in members]) for label, members in groups]
 
 
-def preset_of(folder: RunFolder) -> str:
-    """The preset that a run started from; empty if its manifest cannot be read."""
-    return str(read_object(folder.manifest).get("preset", ""))
-
-
-def same_but_for_seed(runs: Sequence[tuple[RunConfig, str]]) -> list[tuple[str, list[int]]]:
-    """Positions of the runs, each with its preset, whose settings differ only in the seed.
+def same_but_for_seed(runs: Sequence[RunMetrics]) -> list[tuple[str, list[int]]]:
+    """Positions of the runs whose settings differ only in the seed.
 
     The label of each group has the environment; the preset, where groups of this environment have several; and the
     settings in which groups of both differ.
     """
     groups: dict[bytes, list[int]] = {}
-    for i, (config, _) in enumerate(runs):
-        groups.setdefault(msgspec.json.encode(replace(config, seed=0)), []).append(i)
-    firsts = [(replace(runs[members[0]][0], seed=0), runs[members[0]][1]) for members in groups.values()]
+    for i, run in enumerate(runs):
+        groups.setdefault(msgspec.json.encode(replace(run.config, seed=0)), []).append(i)
+    firsts = [runs[members[0]] for members in groups.values()]
     labels = []
-    for config, preset in firsts:
-        here = [other for other in firsts if other[0].environment.id == config.environment.id]
-        alike = [other for other, its_preset in here if its_preset == preset]
-        presets = [preset or "no preset"] if len(alike) < len(here) else []
-        labels.append(", ".join([config.environment.id, *presets, *_differences(alike)[alike.index(config)]]))
+    for run in firsts:
+        environment = run.config.environment.id
+        here = [other for other in firsts if other.config.environment.id == environment]
+        alike = [flat_settings(other.config) for other in here if other.preset == run.preset]
+        label = [environment, *([run.preset or "no preset"] if len(alike) < len(here) else [])]
+        for name, value in flat_settings(run.config).items():
+            if name != "seed" and any(str(other.get(name)) != str(value) for other in alike):
+                label.append(f"{name.rpartition('.')[2]} {value}")
+        labels.append(", ".join(label))
     return list(zip(labels, groups.values(), strict=True))
-
-
-def _differences(configs: Sequence[RunConfig]) -> list[list[str]]:
-    """The settings in which configurations differ, besides the environment: `learning_rate 0.1`, for each of them."""
-    flat = [flat_settings(config) for config in configs]
-    names = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
-    return [
-        [f"{name.rpartition('.')[2]} {values.get(name)}" for name in names if name != "environment.id"]
-        for values in flat
-    ]
 
 
 def _band(label: str, curves: Sequence[Curve]) -> Band:

@@ -223,8 +223,12 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
     lines += [f"{name} {number(value, 'g')}, mean over episodes" for name, value in result.get("info", {}).items()]
     lines.append(protocol_line(result["protocol"]))
-    lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
-    return [*lines, f"made on {hardware_line(result)}"]
+    return [*lines, *published_lines(result["published"]), f"made on {hardware_line(result)}"]
+
+
+def published_lines(published: dict[str, Any]) -> list[str]:
+    """The lines that show `published_scores`."""
+    return [f"published, not comparable: {score['score']:g}, {score['protocol']}" for score in published.values()]
 
 
 def mean_and_error(result: dict[str, Any]) -> str:

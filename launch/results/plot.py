@@ -22,7 +22,7 @@ from launch.output import (
     unfinished,
     write_json,
 )
-from launch.results.curves import Band, XAxis, bands, read_curve
+from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, Band, Curve, XAxis, bands, curve_of, read_metrics
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
@@ -51,12 +51,14 @@ _STYLE: Any = {
 
 _Read = TypeVar("_Read")
 
-_LEGEND_CHARACTERS = 70
+_LEGEND_CHARACTERS, _Y_CHARACTERS = 35, 30
 _PANELS_IN_A_ROW = 3
-_PANEL_INCHES = (3.2, 2.5)
-# In the shared label beside a row of panels.
-_ROW_CHARACTERS = 30
+_PANEL_INCHES, _ONLY_PANEL_INCHES = (3.2, 2.5), (7.0, 4.0)
 _X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
+_Y_LABELS = {
+    TRAINING_RETURN: "return, mean of the last 100 training episodes",
+    EVALUATION_RETURN: "return, mean of an evaluation",
+}
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,12 @@ class PlotArguments:
 def plot(arguments: PlotArguments) -> None:
     check_can_be_written(arguments.output, "output", (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
-    curves = read_each(runs, lambda run: read_curve(run, x, y))
+    curves = read_each(runs, lambda path: curve_of(read_metrics(path), x, y))
     groups = bands(curves)
     output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
-    with curves_figure(groups, x, metric_label(y)) as drawn:
-        save(drawn, paths, runs=[RunFolder(curve.folder).name for curve in curves])
+    with curves_figure(groups, x, y) as drawn:
+        save(drawn, paths, runs=[curve.run.folder.name for curve in curves])
     console = Console()
     for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
         print_line(console, line)
@@ -133,7 +135,7 @@ def default_output(runs: list[Path], name: str) -> Path:
 
 def band_line(band: Band) -> str:
     """A line with the last return of each run of a group."""
-    ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
+    ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.run.config.seed})" for curve in band.curves)
     return f"{band.label}: at the end {ends}"
 
 
@@ -142,7 +144,8 @@ def as_json(band: Band) -> dict[str, Any]:
     return {
         "label": band.label,
         "runs": [
-            {"folder": str(c.folder), "seed": c.config.seed, "x": c.x.tolist(), "y": c.y.tolist()} for c in band.curves
+            {"folder": str(run.folder.path), "seed": run.config.seed, "x": x.tolist(), "y": y.tolist()}
+            for run, x, y, _ in band.curves
         ],
         "x": band.x.tolist(),
         "seeds": band.seeds.tolist(),
@@ -153,64 +156,67 @@ def as_json(band: Band) -> dict[str, Any]:
 
 
 @contextmanager
-def curves_figure(
-    groups: Sequence[Band],
-    x: XAxis,
-    y_label: str,
-    *,
-    size: tuple[float, float] = (7.0, 4.0),
-    legend: bool = True,
-) -> Iterator["Figure"]:
-    """Curves in one panel for each environment, since returns of two games have no common scale.
-
-    Args:
-        groups: at least one.
-        x: the horizontal axis.
-        y_label: of the vertical axis.
-        size: inches, for one panel.
-        legend: name the groups.
-    """
-    panels: dict[str, list[Band]] = {}
-    for band in groups:
-        panels.setdefault(band.curves[0].config.environment.id, []).append(band)
-    several = len(panels) > 1
+def curves_figure(groups: Sequence[Band], x: XAxis, y: str) -> Iterator["Figure"]:
+    """Curves of at least one group, in one panel for each environment: returns of two games have no common scale."""
+    panels = _by_environment(groups)
     columns = min(len(panels), _PANELS_IN_A_ROW)
     rows = math.ceil(len(panels) / columns)
-    if several:
-        size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
-    with figure(*size, columns, rows) as (drawn, every):
-        for axes, (environment, inside) in zip(every, panels.items(), strict=False):
-            for colour, band in zip(cycle(COLOURS), inside, strict=False):
-                name = band.label.removeprefix(environment).lstrip(", ") if several else band.label
-                _draw_band(axes, colour, band, name)
-            _finish(axes, x, _LEGEND_CHARACTERS // (2 if several else 1), legend=legend)
-            if several:
-                single = all(len(band.curves) == 1 for band in inside)
-                how = ", one run" + " each" * (len(inside) > 1) if single else ""
-                axes.set_title(environment + how)
-            else:
-                axes.set(xlabel=_X_LABELS[x], ylabel=y_label)
+    width, height = _PANEL_INCHES if len(panels) > 1 else _ONLY_PANEL_INCHES
+    with figure(width * columns, height * rows, columns, rows) as (drawn, every):
+        for axes, inside in zip(every, panels, strict=False):
+            _draw_panel(axes, inside, x, y)
         for axes in every[len(panels) :]:
             axes.remove()
-        if several:
-            drawn.supxlabel(_X_LABELS[x], fontsize="medium")
-            drawn.supylabel(textwrap.fill(y_label, _ROW_CHARACTERS * rows), fontsize="medium")
+        drawn.supxlabel(_X_LABELS[x], fontsize="medium")
         yield drawn
 
 
-def _draw_band(axes: "Axes", colour: str, band: Band, name: str) -> None:
+def panels_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, float], *, legend: bool) -> Iterator[str]:
+    """A picture of the curves of each environment, `size` inches large."""
+    for groups in _by_environment(bands(curves)):
+        with figure(*size) as (drawn, (axes,)):
+            _draw_panel(axes, groups, x, y, legend=legend)
+            drawn.supxlabel(_X_LABELS[x], fontsize="medium")
+            yield as_svg(drawn)
+
+
+def _by_environment(groups: Sequence[Band]) -> list[list[Band]]:
+    found: dict[str, list[Band]] = {}
+    for band in groups:
+        found.setdefault(band.environment, []).append(band)
+    return list(found.values())
+
+
+def _draw_panel(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, *, legend: bool = True) -> None:
+    """Draw groups of one environment, which is the title."""
+    from matplotlib.ticker import EngFormatter
+
+    for colour, band in zip(cycle(COLOURS), groups, strict=False):
+        _draw_band(axes, colour, band)
+    single = all(len(band.curves) == 1 for band in groups)
+    how = ", one run" + " each" * (len(groups) > 1) if single else ""
+    y_label = textwrap.fill(_Y_LABELS.get(y, y.replace("_", " ")), _Y_CHARACTERS)
+    axes.set(title=groups[0].environment + how, ylabel=y_label)
+    axes.set_xlim(left=0)
+    if x != "seconds":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    handles, labels = axes.get_legend_handles_labels()
+    if legend and handles:
+        # Wrapped, because a legend as wide as the picture leaves no room for curves.
+        axes.legend(handles, [textwrap.fill(label, _LEGEND_CHARACTERS) for label in labels], loc="best", fontsize=8)
+
+
+def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
     """The band of a group, with a thin line for each run and points for evaluations; for one run, its line."""
-    several = len(band.curves) > 1
+    several, name = len(band.curves) > 1, band.label.removeprefix(band.environment).lstrip(", ")
     for curve in band.curves:
         width, alpha = (0.6, 0.45) if several else (1.6, 1)
-        axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label=None if several else name)
-        if curve.evaluations is not None:
+        axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label="" if several else name)
+        if curve.evaluations.size:
             # All runs share one entry of the legend.
-            points, label = curve.evaluations, "evaluations of the weights at that time, ± standard error"
+            label = "evaluations of the weights at that time, ± standard error"
             axes.errorbar(
-                points.x,
-                points.y,
-                points.error,
+                *curve.evaluations,
                 color=colour,
                 linestyle="none",
                 marker="o",
@@ -219,7 +225,7 @@ def _draw_band(axes: "Axes", colour: str, band: Band, name: str) -> None:
                 markeredgewidth=0.9,
                 elinewidth=0.8,
                 alpha=0.7 if several else 1,
-                label=None if label in axes.get_legend_handles_labels()[1] else label,
+                label="" if label in axes.get_legend_handles_labels()[1] else label,
                 zorder=3,
             )
     if several:
@@ -237,31 +243,8 @@ def _seeds_of(band: Band) -> str:
     return f"{most} seeds" + (f" ({', '.join(ends)})" if ends else "")
 
 
-def _finish(axes: "Axes", x: XAxis, legend_characters: int, *, legend: bool) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    axes.set_xlim(left=0)
-    if x != "seconds":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if legend:
-        handles, labels = axes.get_legend_handles_labels()
-        # Wrapped, because a legend as wide as the picture leaves no room for curves.
-        axes.legend(handles, [textwrap.fill(label, legend_characters) for label in labels], loc="best", fontsize=8)
-
-
-def metric_label(name: str) -> str:
-    """The label of an axis for a metric."""
-    labels = {
-        "mean_return_100": "return, mean of the last 100 training episodes",
-        "evaluation_return": "return, mean of an evaluation",
-    }
-    return labels.get(name, name.replace("_", " "))
-
-
 @contextmanager
-def figure(
-    width: float = 7.0, height: float = 4.0, columns: int = 1, rows: int = 1
-) -> Iterator[tuple["Figure", Sequence["Axes"]]]:
+def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Iterator[tuple["Figure", Sequence["Axes"]]]:
     """A figure with its axes, row by row. Without pyplot, whose windows and backend belong to the calling program."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

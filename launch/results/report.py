@@ -4,10 +4,10 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from operator import itemgetter
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -28,24 +28,25 @@ from launch.output import (
 )
 from launch.results.curves import (
     TRAINING_RETURN,
-    Curve,
     XAxis,
-    bands,
     curve_of,
     evaluation_points,
     lag_counts,
-    preset_of,
-    read_rows,
+    read_metrics,
     same_but_for_seed,
 )
-from launch.results.evaluate import mean_and_error, protocol_line, published_scores, without_episodes
+from launch.results.evaluate import (
+    mean_and_error,
+    protocol_line,
+    published_lines,
+    published_scores,
+    without_episodes,
+)
 from launch.results.plot import (
-    as_svg,
-    curves_figure,
     default_output,
     find_runs,
     lags_svg,
-    metric_label,
+    panels_svg,
     read_each,
     stages_svg,
 )
@@ -58,21 +59,21 @@ from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
 from shared.types import StageSeconds
 
-# Metrics with small curves of their own, and the least value that is shown: an explained variance of -100 says no more
-# than one of -1.
-_DIAGNOSTICS = {
-    "entropy": -math.inf,
-    "explained_variance": -1.0,
-    "policy_lag_mean": 0.0,
-    "agent_steps_per_second": 0.0,
-}
+# x and y of each picture, and the least y that is shown: an explained variance of -100 says no more than one of -1.
+_PICTURES: tuple[tuple[XAxis, str, float], ...] = (
+    ("frames", TRAINING_RETURN, -math.inf),
+    ("seconds", TRAINING_RETURN, -math.inf),
+    ("frames", "entropy", -math.inf),
+    ("frames", "explained_variance", -1.0),
+    ("frames", "policy_lag_mean", 0.0),
+    ("frames", "agent_steps_per_second", 0.0),
+)
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
 
 # Shares from which a line reports them.
 _NOTABLE_WAIT = 0.10
 _BUSY_LEARNER = 0.70
-_NOTABLE_DROPS = 0.01
 
 # What an actor does in each stage, and how to make it faster.
 _STAGES = {
@@ -83,7 +84,7 @@ _STAGES = {
     "acting": ("choosing actions", "more environments per actor (--actor.environments) make each action cheaper"),
     "gradient": (
         "computing gradients",
-        "a smaller network, fewer --actor.epochs, or more cores for actors would make it faster",
+        "a smaller network, fewer --actor.epochs if there are several, or more cores for actors would make it faster",
     ),
     "synchronise": ("taking new weights", "longer rollouts (--actor.unroll-length) need new weights less often"),
 }
@@ -118,26 +119,18 @@ class RunReport:
     """The content of a run folder."""
 
     def __init__(self, path: Path) -> None:
-        self.status = run_status(path)
-        self.folder, self.config = self.status.folder, self.status.config
-        self.rows = read_rows(self.folder)
-        self.spent = time_spent(self.rows)
+        self.status, self.metrics = run_status(path), read_metrics(path)
+        self.folder, self.config, _, self.rows = self.metrics
         self.manifest = read_object(self.folder.manifest)
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
         self.lags = lag_counts(self.rows)
-        log = self.folder.log
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-        self.log_lines = [line for line in lines if "evaluation of update" not in line]
-        self.command = self.manifest.get("command", "")
-        versions = (f"{name} {version}" for name, version in self.manifest.get("versions", {}).items() if version)
-        self.made_with = "; ".join((", ".join(versions), str(self.manifest.get("threads", ""))))
 
     def figures(self) -> dict[str, Any]:
         """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
-        last, summary = self.rows[-1], read_summary(self.folder)
+        last, summary, spent = self.rows[-1], read_summary(self.folder), time_spent([self.rows])
         total = summary if summary.get("frames", 0) >= last["frames"] else {}
         agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
         seconds = total.get("wall_seconds", last["elapsed_seconds"])
@@ -156,10 +149,10 @@ class RunReport:
             "agent_steps_per_second": total.get("agent_steps_per_second", agent_steps / max(seconds, 1e-9)),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
             "agent_steps_in_flight": last.get("agent_steps_in_flight"),
-            "stage_microseconds": self.spent.microseconds,
-            "stage_shares": self.spent.shares,
-            "learner_busy": self.spent.learner_busy,
-            "held_back": held_back(self.spent, self.rows[-1], self.config),
+            "stage_microseconds": spent.microseconds,
+            "stage_shares": spent.shares,
+            "learner_busy": spent.learner_busy,
+            "held_back": held_back(spent, self.config),
             "agent_steps_dropped": last["agent_steps_dropped"],
             "actor_restarts": last["actor_restarts"],
             "evaluations": [without_episodes(evaluation) for evaluation in self.evaluations],
@@ -167,103 +160,97 @@ class RunReport:
         }
 
 
+# ---- The page
+
+
 def _page(runs: Sequence[RunReport]) -> str:
-    groups = same_but_for_seed([(run.config, preset_of(run.folder)) for run in runs])
     hardware = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
+    groups = same_but_for_seed([run.metrics for run in runs])
     made = provenance()
     return _filled(
         "report.html",
         title=escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"),
         runs=f"{len(runs)} run{'s' * (len(runs) > 1)}",
         hardware=escape("; ".join(hardware) or "unknown hardware"),
-        curves=_curves(runs),
-        groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
         created=made["created"][:16].replace("T", " "),
-        **{name: escape(made[name]) for name in ("command", "revision")},
+        groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
+        command=escape(made["command"]),
+        revision=escape(made["revision"]),
+        **_curves(runs),
     )
 
 
-def _filled(name: str, **parts: str) -> str:
+def _filled(template: str, **parts: str) -> str:
     """A template of this folder with its parts, which are HTML."""
-    return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(parts)
+    return Template(Path(__file__).with_name(template).read_text(encoding="utf-8")).substitute(parts)
 
 
-def _curves(runs: Sequence[RunReport]) -> str:
-    """The returns over frames and over time, then small curves of the metrics that all runs have."""
-    plots = small = ""
-    missing: list[str] = []
-    for x in ("frames", "seconds"):
-        curves, missing = [], []
+def _curves(runs: Sequence[RunReport]) -> dict[str, str]:
+    """The pictures of returns and of diagnostics, and the reasons why runs have no curve of returns."""
+    parts, missing = {"returns": "", "diagnostics": ""}, dict[str, None]()
+    for x, y, least in _PICTURES:
+        returns = y == TRAINING_RETURN
+        curves = []
         for run in runs:
             try:
-                curves.append(curve_of(run.folder.path, run.config, run.rows, x, TRAINING_RETURN))
+                curve = curve_of(run.metrics, x, y)
             except ConfigurationError as error:
-                missing.append(str(error))
-        if curves:
-            plots += _curves_svg(curves, x, TRAINING_RETURN, (5.6, 3.6))
-    for y, least in _DIAGNOSTICS.items():
-        with suppress(ConfigurationError):
-            curves = [curve_of(run.folder.path, run.config, run.rows, "frames", y) for run in runs]
-            curves = [curve._replace(y=np.maximum(curve.y, least)) for curve in curves]
-            small += _curves_svg(curves, "frames", y, (3.2, 2.2), legend=False)
-    return f"<div class=plots>{plots}</div>{_list(missing)}<div class='plots small'>{small}</div>"
-
-
-def _curves_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, float], *, legend: bool = True) -> str:
-    with curves_figure(bands(curves), x, metric_label(y), size=size, legend=legend) as drawn:
-        return f"<div>{as_svg(drawn)}</div>"
+                if returns:
+                    missing[str(error)] = None
+            else:
+                curves.append(curve._replace(y=np.maximum(curve.y, least)))
+        size = (5.6, 3.6) if returns else (3.2, 2.2)
+        parts["returns" if returns else "diagnostics"] += "".join(panels_svg(curves, x, y, size, legend=returns))
+    return parts | {"missing": _list(missing)}
 
 
 def _group(label: str, runs: Sequence[RunReport]) -> str:
     """Runs that differ only in their seed."""
-    config, figures, several = runs[0].config, [run.figures() for run in runs], len(runs) > 1
-    spent, lags = mean_time_spent([run.spent for run in runs]), sum((run.lags for run in runs), Counter[int]())
-    charts = [stages_svg(spent.microseconds), *([lags_svg(lags)] if len(lags) > 1 else [])]
-    dropped = sum((Counter(f["agent_steps_dropped"]) for f in figures), Counter[str]())
-    faults = {"agent_steps_dropped": dropped, "actor_restarts": sum(f["actor_restarts"] for f in figures)}
-    facts = list(map(_facts, figures))
+    config, several = runs[0].config, len(runs) > 1
+    spent, lags = time_spent([run.rows for run in runs]), sum((run.lags for run in runs), Counter[int]())
+    names, facts = [Path(run.folder.name).name for run in runs], [_facts(run.figures()) for run in runs]
     settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
-    texts = {
-        "Log": {run: "\n".join(run.log_lines) for run in runs if run.log_lines},
-        "Manifest": {run: json.dumps(run.manifest, indent=2) for run in runs},
-    }
-    details = {"All settings": _pairs("setting", settings)}
-    details |= {name: "".join(_text(run, text) for run, text in of_runs.items()) for name, of_runs in texts.items()}
-    reasons = ", ".join(f"{count:,} for {reason}" for reason, count in dropped.items())
+    manifests = [run.manifest for run in runs]
+    versions = dict.fromkeys(
+        ", ".join(f"{package} {version}" for package, version in made.get("versions", {}).items() if version)
+        + f"; {made.get('threads', '')}"
+        for made in manifests
+    )
     return _filled(
         "report_group.html",
         label=escape(label),
         seeds=f"{len(runs)} seeds" if several else f"seed {config.seed}",
-        facts=_table(facts)
-        if several
-        else _pairs(Path(figures[0]["run"]).name, facts[0]) + _training_evaluations(figures[0]),
+        facts=_table(["run", *names], [[name, *(of_run[name] for of_run in facts)] for name in facts[0]]),
         evaluations=_evaluations(runs),
         video=_video(runs),
-        held_back=_list(held_back(spent, faults, config)),
-        charts="".join(f"<div>{chart}</div>" for chart in charts),
-        dropped=f"<p>Agent steps dropped: {escape(reasons)}.</p>" if reasons else "",
-        commands="".join(f"<p><code>{escape(line)}</code></p>" for line in dict.fromkeys(run.command for run in runs)),
-        versions="".join(f"<p class=soft>{escape(line)}.</p>" for line in dict.fromkeys(run.made_with for run in runs)),
-        details="".join(
-            f"<details><summary>{name}</summary>{content}</details>" for name, content in details.items() if content
-        ),
+        held_back=_list(held_back(spent, config)),
+        charts=stages_svg(spent.microseconds) + (lags_svg(lags) if len(lags) > 1 else ""),
+        commands=escape("\n".join(dict.fromkeys(made.get("command", "") for made in manifests))),
+        versions=_list(versions),
+        settings=_table(["setting", "value"], list(settings.items())),
+        logs=escape("\n".join(map(_log, runs))),
+        manifests=escape("\n".join(json.dumps(made, indent=2) for made in manifests)),
     )
 
 
-def _text(run: RunReport, text: str) -> str:
-    return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(text)}</pre>"
+def _log(run: RunReport) -> str:
+    """The messages of a run, without those of evaluations, which the page has as a table."""
+    log = run.folder.log
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return "\n".join([f"{run.folder.path.name}:", *(line for line in lines if "evaluation of update" not in line)])
 
 
 def _facts(figures: dict[str, Any]) -> dict[str, str]:
     """The facts about one run on the page; a dash stands for a missing value."""
     lag, points = figures["policy_lag"], figures["training_evaluations"]
-    best, last = (mean_and_error(best_evaluation(points)), mean_and_error(points[-1])) if points else ("-", "-")
+    finite = [point for point in points if point["mean_return"] is not None]
+    dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
     return {
         "seed": str(figures["seed"]),
         "status": figures["status"].replace("_", " "),
         "return, last 100": mean_return(figures["mean_return_100"], figures["episodes"]),
-        "best evaluation": best,
-        "last evaluation": last,
+        "best evaluation": _evaluation(max(finite, key=itemgetter("mean_return"))) if finite else "-",
+        "last evaluation": _evaluation(points[-1]) if points else "-",
         "frames": f"{figures['frames']:,}",
         "agent steps": f"{figures['agent_steps']:,}",
         "trained, h:mm:ss": duration(figures["wall_seconds"]),
@@ -271,59 +258,42 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
         "agent steps/s": f"{figures['agent_steps_per_second']:,.0f}",
         "policy lag: mean, 95 %, most": f"{lag['mean']:.2f}, {lag['p95']}, {lag['max']}" if lag["max"] else "-",
         "agent steps in flight": number(figures["agent_steps_in_flight"], ",d"),
+        "agent steps dropped": dropped or "-",
         "actors replaced": str(figures["actor_restarts"] or "-"),
     }
 
 
-def _training_evaluations(figures: dict[str, Any]) -> str:
-    """The best and the last evaluation of a single run."""
-    points = figures["training_evaluations"]
-    if not points:
-        return ""
-    best, last = best_evaluation(points), points[-1]
-    rows = [
-        {
-            "evaluation": which,
-            "frames": f"{point['frames']:,}",
-            "h:mm:ss": duration(point["elapsed_seconds"]),
-            "mean ± standard error": mean_and_error(point),
-            "median": number(point.get("median_return"), ".2f"),
-            "collapsed episodes": str(point.get("collapsed_episodes", "-")),
-        }
-        for which, point in ([("best", best), ("last", last)] if best != last else [("last, and best", last)])
-    ]
-    return f"<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(rows)}"
-
-
-def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The evaluation with the highest mean return. Evaluations without a finite mean come last."""
-    return max(points, key=lambda point: -math.inf if point["mean_return"] is None else point["mean_return"])
+def _evaluation(point: dict[str, Any]) -> str:
+    """An evaluation during training."""
+    median, collapsed = number(point.get("median_return"), ".2f"), number(point.get("collapsed_episodes"), "d")
+    return f"{mean_and_error(point)}, median {median}, {collapsed} collapsed, at {point['frames']:,} frames"
 
 
 def _evaluations(runs: Sequence[RunReport]) -> str:
+    """The evaluations by `tributary evaluate`, their protocols, and published scores."""
     evaluations = [(run.config.seed, e) for run in runs for e in run.evaluations]
-    if not evaluations:
-        return "<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"
     rows = [
-        {
-            "seed": str(seed),
-            "protocol": e["protocol"]["name"],
-            "actions": e["policy"],
-            "episodes / distinct games": f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            "mean ± standard error": mean_and_error(e),
-            "95 % interval": " to ".join(number(end, ".2f") for end in e["interval_95"] or ()) or "-",
-            "median": number(e["median_return"], ".2f"),
-            "human-normalised, %": number(e["human_normalised_percent"], ".0f"),
-        }
+        [
+            str(seed),
+            e["protocol"]["name"],
+            e["policy"],
+            f"{e['episodes']} / {e.get('distinct_games', '-')}",
+            mean_and_error(e),
+            " to ".join(number(end, ".2f") for end in e["interval_95"] or ()) or "-",
+            number(e["median_return"], ".2f"),
+            number(e["human_normalised_percent"], ".0f"),
+        ]
         for seed, e in evaluations
     ]
-    published = published_scores(runs[0].config.environment.id).values()
-    others = _list([f"{score['score']:g}: {score['protocol']}" for score in published])
-    return (
-        f"<h3>Evaluation afterwards: whole episodes, unclipped</h3>{_table(rows)}"
-        f"{_list(list(dict.fromkeys(protocol_line(e['protocol']) for _, e in evaluations)))}"
-        f"{f'<p class=soft>Published scores, by other protocols:</p>{others}' if published else ''}"
-    )
+    headings = (
+        "seed", "protocol", "actions", "episodes / distinct games", "mean ± standard error", "95 % interval", "median",
+        "human-normalised, %",
+    )  # fmt: skip
+    if not rows:
+        return "<p class=soft>None yet.</p>"
+    protocols = dict.fromkeys(protocol_line(e["protocol"]) for _, e in evaluations)
+    published = published_lines(published_scores(runs[0].config.environment.id))
+    return _table(headings, rows) + _list([*protocols, *published])
 
 
 def _video(runs: Sequence[RunReport]) -> str:
@@ -333,41 +303,38 @@ def _video(runs: Sequence[RunReport]) -> str:
     if not videos:
         return ""
     newest = max(videos, key=lambda file: file.stat().st_mtime)
-    data = base64.b64encode(newest.read_bytes()).decode()
-    return (
-        f'<h3>An episode</h3><video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}">'
-        f"</video><p class=soft>{escape(newest.relative_to(newest.parents[2]).as_posix())}</p>"
+    return _filled(
+        "report_video.html",
+        data=base64.b64encode(newest.read_bytes()).decode(),
+        file=escape(newest.relative_to(newest.parents[2]).as_posix()),
     )
 
 
-def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+def _list(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def _pairs(what: str, values: dict[str, str]) -> str:
-    """A table with a row for each value that is not a dash."""
-    return _table([{what: name, "value": value} for name, value in values.items() if value != "-"])
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without the rows and columns of dashes. The first value of a row is its name."""
+    rows = [row for row in rows if any(value != "-" for value in row[1:])]
+    shown = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
+    lines = ["".join(f"<th>{escape(headings[i])}</th>" for i in shown)]
+    lines += ["".join(f"<td>{escape(row[i])}</td>" for i in shown) for row in rows]
+    return f"<div class=scroll><table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table></div>"
 
 
-def _table(rows: Sequence[dict[str, str]]) -> str:
-    """A table of at least one row, with a column for each name. Columns of dashes are left out."""
-    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
-    headings = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{escape(row[name])}</td>" for name in names) + "</tr>" for row in rows)
-    return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
+# ---- Where the time went
 
 
 class TimeSpent(NamedTuple):
-    """Means over a run.
+    """Means over one or more runs.
 
     `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
     `learner_busy` is the fraction of time in which the learner processed gradients; None in rows without it.
-    `dropped` is the fraction of agent steps in dropped gradients.
     """
 
     microseconds: dict[str, float]
     learner_busy: float | None
-    dropped: float
 
     @property
     def shares(self) -> dict[str, float]:
@@ -376,9 +343,10 @@ class TimeSpent(NamedTuple):
         return {stage: value / total for stage, value in self.microseconds.items()}
 
 
-def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
-    """Time per stage from at least one row of metrics; see `read_rows`."""
-    seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
+def time_spent(runs: Sequence[Sequence[dict[str, Any]]]) -> TimeSpent:
+    """Time per stage from the rows of at least one run; see `read_rows`."""
+    rows = [row for run in runs for row in run]
+    seconds = np.concatenate([np.diff([row["elapsed_seconds"] for row in run], prepend=0.0) for run in runs])
     # Rates hold in rows between two rollouts, in which no stage was measured.
     rates = [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
     agent_steps = seconds * rates
@@ -390,35 +358,19 @@ def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * row["gradients_per_second"] for row in rows])
     measured = np.where(np.isnan(busy), 0.0, seconds)
     share = float(np.nansum(busy * measured) / measured.sum()) if measured.sum() > 0 else None
-    dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
-    return TimeSpent(microseconds, None if share is None else min(1.0, share), dropped)
+    return TimeSpent(microseconds, None if share is None else min(1.0, share))
 
 
-def mean_time_spent(spent: Sequence[TimeSpent]) -> TimeSpent:
-    """The mean over at least one run."""
-    stages = {stage: float(np.mean([run.microseconds[stage] for run in spent])) for stage in spent[0].microseconds}
-    busy = [run.learner_busy for run in spent if run.learner_busy is not None]
-    return TimeSpent(stages, float(np.mean(busy)) if busy else None, float(np.mean([run.dropped for run in spent])))
-
-
-def held_back(spent: TimeSpent, row: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """The bottlenecks of a run, in sentences; none without measurements. `row` is its last one, for losses."""
+def held_back(spent: TimeSpent, config: RunConfig) -> list[str]:
+    """The bottlenecks of runs, in sentences; none without measurements."""
     wait = spent.shares["wait"]
     stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
     lines = []
     if work:
         verb, advice = _STAGES[stage]
-        if config.actor.epochs == 1:
-            advice = advice.replace(", fewer --actor.epochs", "")
         lines.append(f"Actors spent {work:.0%} of their time {verb}, more than on any other work: {advice}.")
     if spent.learner_busy is not None and (work or wait):
         lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
-    if spent.dropped >= _NOTABLE_DROPS:
-        reasons = ", ".join(row["agent_steps_dropped"])
-        lines.append(f"{spent.dropped:.1%} of the agent steps were dropped for {reasons}.")
-    restarts = row["actor_restarts"]
-    if restarts:
-        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced; rollouts under way were lost.")
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from launch.results.curves import Curve
+from launch.results.curves import Curve, RunMetrics
 from launch.run.events import Progress
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
@@ -32,4 +32,5 @@ def curve(
 ) -> Curve:
     """Values `y` of a run at equal distances from 0 to `frames`."""
     config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game), optimizer=OptimizerConfig(learning_rate=rate))
-    return Curve(Path(f"{game}-{seed}"), config, preset, np.linspace(0, frames, len(y)), np.array(y))
+    run = RunMetrics(RunFolder(Path(f"{game}-{seed}")), config, preset, [])
+    return Curve(run, np.linspace(0, frames, len(y)), np.array(y))

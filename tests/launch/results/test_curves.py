@@ -12,7 +12,7 @@ from PIL import Image
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
-from launch.results.curves import Curve, bands, read_curve, read_rows
+from launch.results.curves import Curve, bands, curve_of, read_metrics, read_rows
 from launch.results.plot import curves_figure
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
@@ -41,26 +41,25 @@ def test_seeds_of_very_different_speed_end_where_they_end() -> None:
 
 def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused: Callable[[str], str]) -> None:
     """As the mean of returns that are not finite."""
-    row = {"episodes": 3, "stage_microseconds": {"acting": 5.0}}
+    page, row = tmp_path / "report.html", {"episodes": 3, "stage_microseconds": {"acting": 5.0}}
     bad = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": None, "median_return": None}
     bad |= {"standard_error": None, "collapsed_episodes": None, "episodes": 4}
     good = bad | {"frames": 12, "mean_return": -3.0, "median_return": -3.0}
     rows = row | {"frames": 10, "evaluations": [bad]}, row | {"frames": 20, "mean_return_100": 1.0}
     run = str(written_run(tmp_path, rows))
-    read = read_curve(tmp_path, "frames", "mean_return_100")
-    assert (read.x.tolist(), read.y.tolist(), read.evaluations) == ([20.0], [1.0], None)
+    read = curve_of(read_metrics(tmp_path), "frames", "mean_return_100")
+    assert (read.x.tolist(), read.y.tolist(), read.evaluations.size) == ([20.0], [1.0], 0)
     assert main(["plot", run]) == main(["report", run]) == 0
-    refused(f"plot {run} --y evaluation_return")
-    first = row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]}
-    write_rows(tmp_path, first, row | {"frames": 20})
-    points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
-    assert [values.tolist() for values in points] == [[12.0], [-3.0], [0.0]]
+    assert "--y evaluation_return: " in refused(f"plot {run} --y evaluation_return")
+    write_rows(tmp_path, rows[1] | {"evaluations": [good, bad | {"frames": 13}]})
+    assert curve_of(read_metrics(tmp_path), "frames", "mean_return_100").evaluations.tolist() == [[12.0], [-3.0], [0.0]]
     assert main(["report", run]) == 0
-    assert "<td>best</td><td>12</td>" in (tmp_path / "report.html").read_text()
-    write_rows(tmp_path, row | {"frames": 10})
-    assert "none of its 3 episodes has a finite return" in refused(f"plot {run}")
-    assert main(["report", run]) == 0
-    assert "none of its 3 episodes has a finite return" in (tmp_path / "report.html").read_text()
+    assert "<td>-3.00, median -3.00, - collapsed, at 12 frames</td>" in page.read_text()
+    for values, why in (({"episodes": 3}, "none of its 3 episodes has a finite return"), ({}, "no training episode")):
+        write_rows(tmp_path, {"frames": 10, "stage_microseconds": {}} | values)
+        assert why in refused(f"plot {run}")
+        assert main(["report", run]) == 0
+        assert why in page.read_text()
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
@@ -86,25 +85,19 @@ def legend(axes: Axes) -> list[str]:
 
 
 def test_each_environment_has_its_own_scale() -> None:
-    pong, qbert = drawn([*PONG, *QBERT])
-    assert (pong.get_title("left"), qbert.get_title("left")) == ("ALE/Pong-v5", "ALE/Qbert-v5, one run each")
+    """A legend names presets, and settings only between runs of one preset."""
+    others = [curve("ALE/Pong-v5", 1, [0.0, 1.0], rate=rate, preset="a3c") for rate in (2e-3, 3e-3)]
+    pong, qbert = drawn([PONG[0], *others, *QBERT])
+    assert (pong.get_title("left"), qbert.get_title("left")) == (
+        "ALE/Pong-v5, one run each",
+        "ALE/Qbert-v5, one run each",
+    )
     assert max(pong.get_ylim()) < 30
     assert max(qbert.get_ylim()) > 15_000
-    assert legend(pong) == ["median of 3 seeds, quartiles; thin: each seed"]
+    assert legend(pong) == ["pong", "a3c, learning_rate 0.002", "a3c, learning_rate 0.003"]
     assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
-
-
-def test_presets_are_named_in_place_of_their_many_settings() -> None:
-    """Settings are named only between runs of one preset."""
-    others = [curve("ALE/Pong-v5", 1, [0.0, 1.0], rate=rate, preset="a3c") for rate in (2e-3, 3e-3)]
-    (axes,) = drawn([PONG[0], *others])
-    assert legend(axes) == [
-        "ALE/Pong-v5, pong",
-        "ALE/Pong-v5, a3c, learning_rate 0.002",
-        "ALE/Pong-v5, a3c, learning_rate 0.003",
-    ]
-    (axes,) = drawn([PONG[0], others[0]._replace(preset="")])
-    assert legend(axes) == ["ALE/Pong-v5, pong", "ALE/Pong-v5, no preset"]
+    (pong,) = drawn([PONG[0], curve("ALE/Pong-v5", 1, [0.0, 1.0], rate=2e-3, preset="")])
+    assert legend(pong) == ["pong", "no preset"]
 
 
 def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
@@ -116,14 +109,8 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         ([PONG[0], PONG[1]._replace(x=PONG[1].x + 2)], "2 seeds, no two of which overlap"),
     ):
         (axes,) = drawn(curves)
-        assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles; thin: each seed"]
-        assert axes.get_xlim()[0] == 0.0
-
-
-def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(tmp_path: Path, refused: Callable[[str], str]) -> None:
-    written_run(tmp_path, [{"frames": 5}])
-    assert "no training episode has ended, so that" in refused(f"plot {tmp_path}")
-    assert "--y nothing: " in refused(f"plot {tmp_path} --y nothing")
+        assert (axes.get_title("left"), axes.get_xlim()[0]) == ("ALE/Pong-v5", 0.0)
+        assert legend(axes) == [f"median of {seeds}, quartiles; thin: each seed"]
 
 
 def test_plots_of_several_runs_go_into_their_common_folder(

@@ -36,12 +36,11 @@ def test_a_report_has_all_sections_and_seeds_share_one(page: Path) -> None:
     # Two curves, four small ones, and the time per stage; a histogram of the one lag of a single actor has one bar.
     assert text.count("<svg") == 7
     assert all(f">{name}<" in text for name in ("entropy", "explained variance", "policy lag mean"))
-    columns = re.findall("<th>(.*?)</th>", text)
-    assert columns[:3] == ["seed", "status", "return, last 100"]
-    assert "start-up, s" in columns
-    assert not {"actors replaced", "policy lag: mean, 95 %, most", "best evaluation"} & set(columns)
-    assert "dropped:" not in text
-    assert "<td>seed</td>" not in text, "it is no setting of the group"
+    assert re.findall("<th>(.*?)</th>", text)[:3] == ["run", "seed-1", "seed-2"]
+    facts = set(re.findall("<tr><td>(.*?)</td>", text))
+    assert facts >= {"seed", "status", "return, last 100", "start-up, s"}
+    assert not facts & {"actors replaced", "agent steps dropped", "policy lag: mean, 95 %, most", "best evaluation"}
+    assert text.count("<td>seed</td>") == 1, "it is no setting of the group"
 
 
 def test_a_report_refers_to_nothing_outside_itself(page: Path) -> None:
@@ -104,54 +103,44 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
         row(20.0, 300.0, {"environment": 100.0, "wait": 0.0}, 15.0),
         row(21.0, 1000.0, {"environment": 100.0, "wait": 0.0}, 0.0),
     ]
-    spent = time_spent(rows)
+    # Of several runs, each from its own start.
+    spent, alone = time_spent([rows[:1], rows]), time_spent([rows[:1]])
+    assert spent.microseconds["environment"] == pytest.approx((2000 * 60 + 3000 * 100 + 1000 * 100) / 6000)
+    assert alone.learner_busy == pytest.approx(0.1)
+    spent = time_spent([rows])
     assert spent.microseconds["environment"] == pytest.approx((1000 * 60 + 3000 * 100 + 1000 * 100) / 5000)
     assert spent.shares["wait"] == pytest.approx(1000 * 40 / 5000 / 100)
     # 20 gradients a second, of 5 ms in the first 10 s and of 15 ms in the next.
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
 
 
-DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}
-
-
 @pytest.mark.parametrize(
-    ("stages", "learner", "others", "expected"),
+    ("stages", "learner", "expected"),
     [
-        ({"environment": 80.0, "gradient": 20.0}, 5.0, {}, ["80% of their time stepping", "it is no bottleneck"]),
-        ({"gradient": 60.0, "wait": 40.0}, 45.0, {}, ["60% of their time computing", "further actors would wait"]),
-        ({"gradient": 20.0, "wait": 80.0}, 5.0, {}, ["busy 10% of its own: the comm", "20% of their time"]),
-        (
-            {"gradient": 100.0},
-            5.0,
-            DROPS,
-            ["computing gradients", "no bottleneck", "2.0% of the agent steps were dropped", "1 actor was replaced"],
-        ),
-        ({}, 0.0, {}, []),
+        ({"environment": 80.0, "gradient": 20.0}, 5.0, ["80% of their time stepping", "it is no bottleneck"]),
+        ({"gradient": 60.0, "wait": 40.0}, 45.0, ["60% of their time computing", "further actors would wait"]),
+        ({"gradient": 20.0, "wait": 80.0}, 5.0, ["busy 10% of its own: the comm", "20% of their time"]),
+        ({}, 0.0, []),
     ],
 )
-def test_what_held_a_run_back(stages: dict[str, float], learner: float, others: Any, expected: list[str]) -> None:
-    rows = [row(10.0, 100.0, stages, learner, **others)]
-    lines = held_back(time_spent(rows), rows[-1], RunConfig())
+def test_what_held_a_run_back(stages: dict[str, float], learner: float, expected: list[str]) -> None:
+    lines = held_back(time_spent([[row(10.0, 100.0, stages, learner)]]), RunConfig())
     assert len(lines) == len(expected)
     assert all(words in line for line, words in zip(lines, expected, strict=True))
 
 
 def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
-    point = {"agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25, "episodes": 3}
+    point = {"agent_steps": 2, "elapsed_seconds": 0.5, "standard_error": 0.25, "episodes": 3, "collapsed_episodes": 1}
     for seed in (1, 2):
-        row = {
+        metrics = {
             "frames": 10,
-            "agent_steps": 10 * seed,
-            "elapsed_seconds": 1.0,
             "mean_return_100": 1.0,
             "policy_lag_counts": {0: 1, seed: 4},
-            "agent_steps_dropped": {"too_old": 2 * seed},
-            "actor_restarts": seed,
-            "agent_steps_per_second": 10.0,
-            "stage_microseconds": {"environment": 60.0, "gradient": 40.0},
-            "evaluations": [point | {"frames": frames} for frames in (4, 8)],
+            "evaluations": [point | {"frames": frames, "mean_return": 9.0 - frames} for frames in (4, 8)],
         }
-        written_run(tmp_path / f"seed-{seed}", [row], RunConfig(seed=seed))
+        faults = {"agent_steps_dropped": {"too_old": 2000 * seed}, "actor_restarts": seed}
+        stages = {"environment": 60.0, "gradient": 40.0}
+        written_run(tmp_path / f"seed-{seed}", [row(1.0, 10.0, stages, 5.0, **faults) | metrics], RunConfig(seed=seed))
     file = tmp_path / "report.json"
     assert main(["report", str(tmp_path), "--json", str(file)]) == 0
     text, figures = (tmp_path / "report.html").read_text(), json.loads(file.read_text())["runs"]
@@ -159,13 +148,16 @@ def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
         assert [point["frames"] for point in run["training_evaluations"]] == [4, 8]
         assert run["stage_shares"].items() >= {"environment": 0.6, "gradient": 0.4, "wait": 0.0}.items()
         assert escape(run["held_back"][0]) in text
-    assert "evaluations of the weights at that time" in text
-    assert "Agent steps dropped: 6 for too_old." in text
-    assert "3 actors were replaced" in text
-    assert {"actors replaced", "policy lag: mean, 95 %, most", "best evaluation"} <= set(
-        re.findall("<th>(.*?)</th>", text)
-    )
-    assert "<td>0.80, 1, 1</td><td>0</td><td>1</td>" in text
+    assert "evaluations of the weights at that" in text
+    best, last = (f"{mean} ± 0.25, median -, 1 collapsed, at {at} frames" for mean, at in (("5.00", 4), ("1.00", 8)))
+    for fact, first, second in (
+        ("best evaluation", best, best),
+        ("last evaluation", last, last),
+        ("agent steps dropped", "2,000 for too_old", "4,000 for too_old"),
+        ("actors replaced", "1", "2"),
+        ("policy lag: mean, 95 %, most", "0.80, 1, 1", "1.60, 2, 2"),
+    ):
+        assert f"<td>{fact}</td><td>{first}</td><td>{second}</td>" in text
 
 
 def test_rates_are_those_of_the_summary_until_the_run_goes_on(tmp_path: Path) -> None:
