@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
 from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
-from launch.on_ray.placement import aggregation, place, placement_lines
+from launch.on_ray.placement import aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
@@ -157,8 +157,9 @@ class _Listener:
             self.error = error
             self.stop.request("a callback")
 
-    def message(self, text: str) -> None:
-        self(Message(text))
+    def message(self, text: str | None) -> None:
+        if text is not None:
+            self(Message(text))
 
     def prepare(self, text: str) -> None:
         self(Preparing(text))
@@ -171,8 +172,14 @@ class _Listener:
         self.stop.requested = self.stop.interrupted = True
 
 
-class _Run(NamedTuple):
-    """A run that was checked. `budget` is None on a cluster, where the placement decides."""
+@dataclass
+class _Run:
+    """A run that was checked.
+
+    Attributes:
+        budget: actors and threads; None on a cluster before its nodes are known.
+        measures_mean: it is new, and its network subtracts a mean observation.
+    """
 
     config: RunConfig
     spec: "EnvironmentSpec"
@@ -183,6 +190,7 @@ class _Run(NamedTuple):
     first: FirstWeights | None
     listener: _Listener
     started: float
+    measures_mean: bool
 
 
 def _prepare(
@@ -213,7 +221,8 @@ def _prepare(
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     if here:
-        config = _on_device(config, spec, usable_gpus(), listener)
+        config, device = on_device(config, spec, usable_gpus())
+        listener.message(device)
     budget = thread_budget(config) if here else None
     if budget is not None and not resume:
         config = resolved(config, budget.actors)
@@ -234,35 +243,23 @@ def _prepare(
         if start_from is not None:
             first = weights_to_start_from(config, spec, RunFolder(start_from))
             spec = first.spec
-    return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
-
-
-def _on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float, listener: _Listener) -> RunConfig:
-    config, line = on_device(config, spec, gpus)
-    if line is not None:
-        listener.message(line)
-    return config
-
-
-def _measures_mean(run: _Run) -> bool:
-    """Whether this run is a new one whose network subtracts a mean observation."""
-    return not run.resume and run.first is None and centres_observations(run.config, run.spec)
+    measures_mean = not resume and first is None and centres_observations(config, spec)
+    return _Run(config, spec, folder, preset, resume, budget, first, listener, started, measures_mean)
 
 
 def _spec_of(run: _Run) -> "EnvironmentSpec":
     """The spec, with the mean observation if the run measures one."""
-    if not _measures_mean(run):
+    if not run.measures_mean:
         return run.spec
     from actors.environments import measure_observation_mean
 
-    mean = measure_observation_mean(run.config.environment, run.config.seed)
-    return replace(run.spec, observation_mean=mean)
+    return replace(run.spec, observation_mean=measure_observation_mean(run.config.environment, run.config.seed))
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:
-    if _measures_mean(run):
+    if run.measures_mean:
         run.listener.prepare(_MEASURING)
-    run = run._replace(spec=_spec_of(run))
+    run.spec = _spec_of(run)
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
@@ -330,20 +327,13 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         import ray
 
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.on_ray.cluster import (
-            check_gpus,
-            check_nodes,
-            cluster_nodes,
-            connect,
-            machines_requested,
-            takes_gpu_here,
-        )
+        from launch.on_ray.cluster import check_gpus, check_nodes, cluster_nodes, connect, machines_requested
         from launch.on_ray.learner_process import run_learners
 
-    config, budget, listener = run.config, run.budget, run.listener
+    listener = run.listener
     try:
-        starting = "starting Ray" if config.address == "local" else f"joining the cluster at {config.address}"
-        listener.prepare(f"{starting}, {_MEASURING}" if _measures_mean(run) else starting)
+        starting = "starting Ray" if run.budget else f"joining the cluster at {run.config.address}"
+        listener.prepare(f"{starting}, {_MEASURING}" if run.measures_mean else starting)
         # Beside Ray's start, which waits for its processes most of the time.
         thread = futures.ThreadPoolExecutor(1)
         spec = thread.submit(_spec_of, run)
@@ -351,31 +341,29 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         try:
             # A closed terminal does not end Ray's processes.
             with blocked(signal.SIGHUP):
-                connect(config, budget.actors if budget else 0)
+                connect(run.config, run.budget.actors if run.budget else 0)
         except ConnectionError as error:
-            raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
-        run = run._replace(spec=spec.result())
-        placement = None
-        if budget is None:
+            raise setting_error("address", run.config.address, f"no Ray cluster answers there: {error}") from error
+        run.spec = spec.result()
+        if run.budget is not None:
+            check_gpus(run.config, run.budget.actors)
+            placement = place_here(run.budget)
+        else:
             check_nodes()
             nodes = cluster_nodes()
-            config = _on_device(config, run.spec, sum(node.gpus for node in nodes), listener)
-            run = run._replace(config=config)
-            placement = place(config, nodes)
-            for line in placement_lines(placement, nodes, on_gpus=config.actor.device == "gpu"):
+            run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes))
+            listener.message(device)
+            placement = place(run.config, nodes)
+            for line in placement_lines(run.config, placement, nodes):
                 listener.message(line)
             if not run.resume:
                 # Actors that join later get the same share: what learns must not change with the nodes.
-                most = config.actor_range[1] or 0
-                config = resolved(config, max(most, placement.total_actors))
-                run = run._replace(config=config)
-            budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
-        else:
-            takes_gpu_here(config)
-            check_gpus(config, budget.actors)
+                run.config = resolved(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
+            run.budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
+        config, budget = run.config, run.budget
         with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1 or config.aggregation == "node":
-                level, why = aggregation(config, placement, budget.actors)
+                level, why = aggregation(config, placement)
                 listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():
@@ -385,7 +373,6 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                     config,
                     run.spec,
                     run.folder,
-                    budget,
                     placement,
                     resume=run.resume,
                     started=run.started,
@@ -483,8 +470,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
                 listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
             crowded = budget.warning() if config.executor == "ray" else None
             for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
-                if warning is not None:
-                    listener.message(f"warning: {warning}")
+                listener.message(warning and f"warning: {warning}")
             yield
         except BaseException as error:
             if settings_before is not None and not listener.progressed:

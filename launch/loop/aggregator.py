@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Executor, Failed, Heartbeat
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Completion, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.types import (
@@ -34,11 +34,7 @@ class GradientAggregator:
     keeps its own report, so that the learner still admits and accounts for each one.
 
     Args:
-        executor: runs the rollouts on one node, which no actor joins or leaves on its own. Its actors are started, and
-            no rollout is under way.
-        gradients: number of gradients in a sum.
-        supervision: limits of silence and of replacements.
-        evaluation: settings of evaluations.
+        executor: runs the rollouts on one node. Its actors are started, and no rollout is under way.
         clock: monotonic seconds.
     """
 
@@ -73,11 +69,10 @@ class GradientAggregator:
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None = None
     ) -> AggregatedReport | ChildEvent | EvaluationPart | Heartbeat:
         """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
-        --supervision.hang-seconds.
+        --supervision.hang-seconds. The actor id of a result is 0.
 
         After all but a sum the sum so far is kept for the next call. `share` is that of all actors here; without one
-        they give up the evaluation that they play. The actors are supervised here; the
-        caller only has to see that this process lives. The actor id of a result is 0.
+        they give up the evaluation that they play. The actors are supervised here, this process by the caller.
 
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
         completes a sum waits for the next call, whose weights may include that sum.
@@ -93,35 +88,39 @@ class GradientAggregator:
         if first:
             self._pool.start()
         while not self._events and not self._is_complete():
+            if self._clock() - began >= self._patience:
+                # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
+                sum_is_under_way = self._reports or set(self._executor.actor_ids) - self._ahead
+                return Heartbeat(0, expects_report=bool(sum_is_under_way))
             if self._idle:
                 self._pool.dispatch(self._idle.pop(0))
                 continue
-            completion = self._executor.next_completion()
-            if isinstance(completion, GradientReport):
-                self._add(completion)
-            elif isinstance(completion, Heartbeat):
-                if completion.expects_report:
-                    self._ahead.discard(completion.actor_id)
-                else:
-                    self._ahead.add(completion.actor_id)
-                self._pool.on_heartbeat(completion)
-            elif isinstance(completion, EvaluationPart):
-                if self._shares is not None and completion.number == self._evaluated:
-                    self._shares.add(completion)
-                    self._events.append(completion)
-                self._pool.on_part(completion)
-            elif isinstance(completion, Failed):
-                self._record(self._pool.on_failure(completion))
+            self._take(self._executor.next_completion())
             self._record(*self._pool.supervise())
-            if not self._events and not self._is_complete() and self._clock() - began >= self._patience:
-                # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
-                return Heartbeat(0, expects_report=self._sum_is_under_way())
         if self._events:
             return self._events.popleft()
         assert self._sum is not None
         result = AggregatedReport(0, self._sum, tuple(self._reports), tuple(self._finite))
         self._reports, self._finite, self._sum = [], [], None
         return result
+
+    def _take(self, completion: Completion | None) -> None:
+        match completion:
+            case GradientReport():
+                self._add(completion)
+            case Heartbeat(actor_id, expects_report):
+                if expects_report:
+                    self._ahead.discard(actor_id)
+                else:
+                    self._ahead.add(actor_id)
+                self._pool.on_heartbeat(completion)
+            case EvaluationPart():
+                if self._shares is not None and completion.number == self._evaluated:
+                    self._shares.count(completion)
+                    self._events.append(completion)
+                self._pool.on_part(completion)
+            case Failed():
+                self._record(self._pool.on_failure(completion))
 
     def _play(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
         """Divide a share among the actors, or pause their evaluation."""
@@ -144,9 +143,6 @@ class GradientAggregator:
         for change in changes:
             self._events.append(ChildEvent(0, change, self._pool.rollouts_lost))
             self._pool.rollouts_lost = 0
-
-    def _sum_is_under_way(self) -> bool:
-        return bool(self._reports or set(self._executor.actor_ids) - self._ahead)
 
     def _is_complete(self) -> bool:
         # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.

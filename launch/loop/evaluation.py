@@ -62,29 +62,31 @@ class EvaluationShares:
         }
 
     @property
+    def number(self) -> int:
+        """Number of the evaluation."""
+        return self.whole.number
+
+    @property
     def workers(self) -> Collection[int]:
         """The workers that have a share."""
         return self._slices.keys()
 
     def share(self, worker: int) -> EvaluationShare | None:
-        """What a worker is to play at present; None if it has played all of it."""
+        """The part that a worker plays at present; None if it has played all of it."""
         part = self._slices.get(worker)
         if part is None or self._is_complete(part):
             return None
         return self.whole._replace(first=part.start, size=part.stop - part.start)
 
-    def add(self, part: EvaluationPart) -> None:
+    def count(self, part: EvaluationPart) -> None:
+        """Count the episodes of a call."""
         np.add.at(self._ended, part.environments, 1)
-
-    @property
-    def complete(self) -> bool:
-        return self._is_complete(slice(self.whole.first, self.whole.first + self.whole.size))
 
     def _is_complete(self, part: slice) -> bool:
         return bool((self._ended[part] >= np.minimum(self._quota[part], self.whole.episodes)).all())
 
 
-class SharedEvaluation:
+class SharedEvaluation(EvaluationShares):
     """One evaluation, wave by wave.
 
     Args:
@@ -105,54 +107,40 @@ class SharedEvaluation:
         workers: Mapping[int, int],
         goes_on: GoesOn | None = None,
     ) -> None:
-        self.snapshot, self.agent_steps = snapshot, 0
+        self._snapshot, self.agent_steps = snapshot, 0
         self._goes_on, self._waves = goes_on, max(config.episodes_by_environment)
         environments = config.environments_in_use
         wave = self._waves if goes_on is None else min(self._waves, -(-LEAST_EPISODES // environments))
-        whole = EvaluationShare(number, policy, 0, environments, wave)
-        self._shares = EvaluationShares(config, whole, workers)
+        super().__init__(config, EvaluationShare(number, policy, 0, environments, wave), workers)
         self._parts: list[EvaluationPart] = []
-
-    @property
-    def number(self) -> int:
-        return self._shares.whole.number
-
-    @property
-    def workers(self) -> Collection[int]:
-        """The workers that have a share."""
-        return self._shares.workers
-
-    def share(self, worker: int) -> EvaluationShare | None:
-        """What a worker is to play at present; None if it has played all of it."""
-        return self._shares.share(worker)
 
     def add(self, part: EvaluationPart) -> EvaluationResult | None:
         """Add the episodes of a call. Returns the result when the evaluation has ended."""
         self.agent_steps += part.agent_steps
         self._parts.append(part)
-        self._shares.add(part)
-        while self._shares.complete:
-            result, whole = self._result(), self._shares.whole
-            if whole.episodes >= self._waves or (self._goes_on and not self._goes_on(result.episodes.returns)):
+        self.count(part)
+        while self._is_complete(slice(None)):
+            result = self._result()
+            if self.whole.episodes >= self._waves or (self._goes_on and not self._goes_on(result.episodes.returns)):
                 return result
-            self._shares.whole = whole._replace(episodes=whole.episodes + 1)
+            self.whole = self.whole._replace(episodes=self.whole.episodes + 1)
         return None
 
     def _result(self) -> EvaluationResult:
         """The result of the whole waves so far, ordered by wave and environment: arrivals do not change it."""
-        parts, whole = self._parts, self._shares.whole
+        parts = self._parts
         episodes = EpisodeStats.joined([part.episodes for part in parts if len(part.order)])
         order, environments, games = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "environments", "games")
         )
         chosen = np.lexsort((environments, order))
-        chosen = chosen[order[chosen] < whole.episodes]
+        chosen = chosen[order[chosen] < self.whole.episodes]
         info = {name: values[chosen] for name, values in episodes.info.items()}
         return EvaluationResult(
-            self.snapshot.version,
-            self.snapshot.parameters,
+            self._snapshot.version,
+            self._snapshot.parameters,
             EpisodeStats(episodes.returns[chosen], episodes.lengths[chosen], info),
-            policy=whole.policy,
+            policy=self.whole.policy,
             games=games[chosen],
             agent_steps=self.agent_steps,
         )

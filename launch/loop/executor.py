@@ -1,7 +1,8 @@
-"""The protocol between the asynchronous loop and the executor of the actors' calls, and its events. No TensorFlow."""
+"""The interface between the asynchronous loop and the executor of the actors' calls, and its events. No TensorFlow."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, WeightSnapshot
 
@@ -73,8 +74,8 @@ class Heartbeat(NamedTuple):
 Completion = GradientReport | AggregatedReport | EvaluationPart | Failed | ChildEvent | Heartbeat
 
 
-class Executor(Protocol):
-    """Runs rollouts, and shares of evaluations.
+class Executor(ABC):
+    """Runs rollouts, and shares of evaluations. Keeps the weights that were published last.
 
     `publish` precedes the first `dispatch`. An actor has at most one call, which is completed exactly once by
     `next_completion`. An executor never retries a call: a rollout that ran twice would be counted twice.
@@ -83,72 +84,76 @@ class Executor(Protocol):
     aggregator and all actors there; its calls are completed by an `AggregatedReport`, `ChildEvent` or `Heartbeat`.
     """
 
+    _weights: WeightSnapshot | None = None
+    _target: WeightSnapshot | None = None
+    _evaluated: WeightSnapshot | None = None
+
+    def publish(self, snapshot: WeightSnapshot) -> None:
+        """Set the weights of later dispatches. Calls in flight keep theirs."""
+        self._weights = snapshot
+
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        """The same for the target network, of methods that have one."""
+        self._target = snapshot
+
+    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
+        """Set the weights of later shares of an evaluation, which need not be published."""
+        self._evaluated = snapshot
+
     @property
+    @abstractmethod
     def actor_ids(self) -> Sequence[int]:
         """Ids that accept a dispatch, in the order in which they were started."""
-        ...
 
     @property
     def actors(self) -> int:
         """Number of actors: more than ids where an id stands for several."""
-        ...
+        return len(self.actor_ids)
 
-    def actors_of(self, actor_id: int) -> int:
+    def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
         """Number of actors that an id stands for."""
-        ...
+        return 1
 
     @property
+    @abstractmethod
     def calls_in_flight(self) -> int:
         """Calls that were dispatched and not completed yet."""
-        ...
 
-    def publish(self, snapshot: WeightSnapshot) -> None:
-        """Set the weights of later dispatches. Calls in flight keep theirs."""
-        ...
-
-    def publish_target(self, snapshot: WeightSnapshot) -> None:
-        """The same for the target network, of methods that have one."""
-        ...
-
-    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
-        """Set the weights of later shares of an evaluation, which need not be published."""
-        ...
-
+    @abstractmethod
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
         """Start one rollout at an actor, or one call of its share of an evaluation. Does not block."""
-        ...
 
+    @abstractmethod
     def next_completion(self) -> Completion | None:
         """Wait for the next call to end. None if none does within a moment."""
-        ...
 
+    @abstractmethod
     def has_completed(self, actor_id: int) -> bool:
         """Whether the call of this actor has ended and waits for `next_completion`."""
-        ...
 
+    @abstractmethod
     def rollouts_under_way(self, actor_id: int) -> int:
         """Upper bound of the rollouts lost if this actor ends now, with a call that has just failed.
 
         An aggregator may have rollouts under way without a call in flight.
         """
-        ...
 
+    @abstractmethod
     def remove(self, actor_id: int) -> None:
         """End an actor, dead or alive, and forget its call."""
-        ...
 
+    @abstractmethod
     def add(self) -> int | None:
         """Start one more actor under a fresh id. None if no slot is free."""
-        ...
 
     def free_slots(self) -> int:
         """How many more actors the run may have and the nodes have room for. Negative if there are too many."""
-        ...
+        return 0
 
     def draining(self) -> Sequence[int]:
         """Actors on draining nodes: they still work, and will be killed soon."""
-        ...
+        return ()
 
+    @abstractmethod
     def close(self) -> None:
         """End all actors, and free what they share."""
-        ...

@@ -14,7 +14,7 @@ import numpy as np
 
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Failed, Heartbeat
+from launch.loop.executor import Completion, Executor, Failed, Heartbeat
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
@@ -22,7 +22,6 @@ from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
-
 
 # Durations of an actor's calls with `actor.fresh_gradients`, in units of one gradient over a whole rollout. On one core
 # environment and acting take 300 to 360 µs an agent step of Pong with the A3C network, a gradient 65 to 80.
@@ -43,7 +42,7 @@ class _Call(NamedTuple):
     ends: float
 
 
-class InlineExecutor:
+class InlineExecutor(Executor):
     """Runs each call in this thread when its completion is requested, first in, first out.
 
     Calls carry the weights that were published when they were dispatched, as they do between processes: the policy lag
@@ -76,9 +75,6 @@ class InlineExecutor:
             InlineExecutor.add(self)
         # First in, first out: with one actor after another, the order of completions is fixed by that of dispatches.
         self._calls: deque[_Call] = deque()
-        self._snapshot: WeightSnapshot | None = None
-        self._target: WeightSnapshot | None = None
-        self._evaluated: WeightSnapshot | None = None
         self._now = 0.0
         self._lengths = np.random.default_rng(config.seed)
 
@@ -87,27 +83,11 @@ class InlineExecutor:
         return list(self._actors)
 
     @property
-    def actors(self) -> int:
-        return len(self._actors)
-
-    def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
-        return 1
-
-    @property
     def calls_in_flight(self) -> int:
         return len(self._calls)
 
-    def publish(self, snapshot: WeightSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target = snapshot
-
-    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
-        self._evaluated = snapshot
-
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
-        snapshot = self._snapshot if share is None else self._evaluated
+        snapshot = self._weights if share is None else self._evaluated
         assert snapshot is not None, "publish comes before dispatch"
         ends = self._end_of_call(actor_id, evaluates=share is not None)
         self._calls.append(_Call(actor_id, snapshot, self._target, share, ends))
@@ -160,12 +140,6 @@ class InlineExecutor:
         self._first = self._first or actor
         self._actors[actor_id] = actor
         return actor_id
-
-    def free_slots(self) -> int:
-        return 0
-
-    def draining(self) -> Sequence[int]:
-        return ()
 
     def close(self) -> None:
         for actor in self._actors.values():

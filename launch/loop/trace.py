@@ -58,39 +58,28 @@ class TraceWriter:
         self._file.close()
 
 
-class EventTrace(NamedTuple):
-    """Ids of the first actors, and all events."""
-
-    actor_ids: list[int]
-    events: list[TraceEvent]
-
-
-def read_trace(file: str) -> EventTrace:
-    """Read a trace and check it.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or is not a trace.
-    """
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
-    word, *ids = lines[1].split() if lines[:1] == [_VERSION] and len(lines) > 1 else [""]
-    if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
-        problem = f"does not begin with {_VERSION!r} and its actors; record it by a run"
-        raise setting_error("replay_arrivals", file, problem)
-    return EventTrace([*map(int, ids)], [_parse(file, *line) for line in enumerate(lines[2:], _FIRST_LINE)])
-
-
 class TraceReader:
     """A position in a trace, and what the events up to it imply for the actors.
 
     Attributes:
+        actor_ids: ids of the first actors.
         calls_before_drained: calls that each actor which will be drained has yet to end, by its id.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not a trace.
     """
 
     def __init__(self, file: str) -> None:
-        self._events = read_trace(file).events
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
+        word, *ids = lines[1].split() if lines[:1] == [_VERSION] and len(lines) > 1 else [""]
+        if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
+            problem = f"does not begin with {_VERSION!r} and its actors; record it by a run"
+            raise setting_error("replay_arrivals", file, problem)
+        self.actor_ids = [*map(int, ids)]
+        self._events = [_parse(file, *line) for line in enumerate(lines[2:], _FIRST_LINE)]
         self._position = 0
         self._replacements_missing = 0
         # The trace has no line for the moment at which a node began to drain. It follows from the number of calls
@@ -117,17 +106,12 @@ class TraceReader:
         return self._replacements_missing + (self.next.kind == "joined")
 
     def advance(self) -> None:
-        match self.next:
-            case TraceEvent("report" | "played-ahead" | "evaluation", actor_id) if (
-                actor_id in self.calls_before_drained
-            ):
-                self.calls_before_drained[actor_id] -= 1
-            case TraceEvent("released", actor_id):
-                del self.calls_before_drained[actor_id]
-            case TraceEvent("lost"):
-                self._replacements_missing += 1
-            case TraceEvent("replacement"):
-                self._replacements_missing -= 1
+        kind, actor_id = self._events[self._position]
+        if kind in _ENDING and actor_id in self.calls_before_drained:
+            self.calls_before_drained[actor_id] -= 1
+        elif kind == "released":
+            del self.calls_before_drained[actor_id]
+        self._replacements_missing += (kind == "lost") - (kind == "replacement")
         self._position += 1
 
 

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -30,7 +30,7 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, provide_home, usable_cores, worker_path
-from launch.on_ray.placement import Node, cores_of_actors, slots_by_node
+from launch.on_ray.placement import Node, Slots, cores_of_actors, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -54,7 +54,7 @@ _LEARNER_RESOURCE = "learner"
 # Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
 
-# While `ray.init` runs, in which Ray's processes are forked.
+# Set while `ray.init` forks Ray's processes.
 _ray_starts = threading.Event()
 
 
@@ -106,8 +106,9 @@ def start_here(cores: int, gpus: int = 0) -> None:
     if folder is not None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         quiet["_temp_dir"] = folder
+    _ray_starts.set()
     try:
-        with _sigterm_after_start(), _processes_apart():
+        with _sigterm_after_start():
             ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
     except Exception as error:
         # Ray raises a bare Exception for it.
@@ -117,6 +118,8 @@ def start_here(cores: int, gpus: int = 0) -> None:
             "Ray did not start within its 30 seconds: is this machine busy? Try again, or train without Ray: "
             "--executor inline"
         ) from error
+    finally:
+        _ray_starts.clear()
 
 
 def own_temporary_folder() -> str | None:
@@ -167,16 +170,6 @@ def join(address: str) -> None:
 
 
 @contextmanager
-def _processes_apart() -> Iterator[None]:
-    """Give processes that are forked meanwhile a session of their own, see `_in_child`."""
-    _ray_starts.set()
-    try:
-        yield
-    finally:
-        _ray_starts.clear()
-
-
-@contextmanager
 def _sigterm_after_start() -> Iterator[None]:
     """Hold SIGTERM back during `ray.init`, and give it to this process's own handler afterwards.
 
@@ -212,7 +205,7 @@ def _sigterm_after_start() -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """Ray starts its processes with a `preexec_fn`, for which Python runs this."""
+    """Prepare a process that is forked. Python runs this for Ray's: they are started with a `preexec_fn`."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if _ray_starts.is_set():
         # `timeout` and `kill -- -GROUP` signal a whole process group: Ray would end before the run is saved. Without
@@ -252,8 +245,9 @@ def check_address(address: str) -> None:
 
 def cluster_nodes() -> list[Node]:
     """The live nodes of the cluster that was joined."""
-    # Ray drains a node before a planned end, for example a preemption that was announced or `ray drain-node`.
-    draining = _draining_nodes()
+    # Ray drains a node before a planned end, for example a preemption that was announced or `ray drain-node`. It has no
+    # public function to list such nodes; Ray Serve uses the same one.
+    draining = set(ray._private.state.state.get_draining_nodes())
     return [
         Node(
             id=node["NodeID"],
@@ -272,8 +266,8 @@ def cluster_nodes() -> list[Node]:
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """Ray's options for a process that must run on this node."""
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+    """Ray's options for a process that must run on this node; none for the empty id of this machine alone."""
+    return {} if not node else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 @contextmanager
@@ -291,50 +285,34 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
         request_resources(bundles=[])
 
 
-def takes_gpu_here(config: RunConfig) -> bool:
-    """Whether the learner takes a GPU of this machine.
-
-    Raises:
-        ConfigurationError: the settings require one, and Ray finds none.
-    """
-    if config.learner.device != "gpu":
-        return False
-    if ray.cluster_resources().get("GPU", 0.0) < 1:
-        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
-    return True
-
-
 def check_gpus(config: RunConfig, actors: int) -> None:
-    """Check that Ray has the GPUs of this machine that its actors were planned for: they would wait for others forever.
+    """Check that Ray has the GPUs that a run on this machine needs: its processes would wait for others forever.
 
     Raises:
         ConfigurationError: it has fewer.
     """
-    if config.actor.device != "gpu":
+    of_actors = actors / ACTORS_A_GPU if config.actor.device == "gpu" else 0.0
+    needed = of_actors + (config.learner.device == "gpu")
+    found = ray.cluster_resources().get("GPU", 0.0) if needed else 0.0
+    if found >= needed:
         return
-    needed, found = actors / ACTORS_A_GPU + (config.learner.device == "gpu"), ray.cluster_resources().get("GPU", 0.0)
-    if found < needed:
-        problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
-        raise setting_error("actor.device", "gpu", problem)
+    if not of_actors:
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
+    problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
+    raise setting_error("actor.device", "gpu", problem)
 
 
-def _draining_nodes() -> set[str]:
-    # Ray has no public function for it; Ray Serve uses the same one.
-    return set(ray._private.state.state.get_draining_nodes())
+class ClusterSlots(Slots):
+    """The slots of the cluster's nodes, which are looked up again every two seconds."""
 
-
-class ClusterView:
-    """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
-
-    def __init__(self, learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False) -> None:
-        self.learner = learner
-        self._on_gpus, self._learner_gpu = on_gpus, learner_gpu
+    def __init__(self, config: RunConfig, learner: Node) -> None:
+        self._config, self._learner = config, learner
         self._nodes: list[Node] = []
         # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
 
-    def nodes(self, *, fresh: bool = False) -> list[Node]:
+    def nodes(self, *, fresh: bool = False) -> Sequence[Node]:
         """The nodes that Ray's server lists as alive, without those that do not respond."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
@@ -343,12 +321,10 @@ class ClusterView:
         return self._nodes
 
     def slots_by_node(self) -> dict[str, int]:
-        """Number of actors that each node takes, by node id."""
-        return slots_by_node(self.nodes(), self.learner, on_gpus=self._on_gpus, learner_gpu=self._learner_gpu)
+        return slots_by_node(self._config, self.nodes(), self._learner)
 
     def cores_of_actors(self, node_id: str) -> float:
-        """Cores of a node that its actors share."""
-        return next((cores_of_actors(node, self.learner) for node in self.nodes() if node.id == node_id), 0.0)
+        return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
 
     def has_lost(self, node_id: str) -> bool:
         """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""
@@ -359,20 +335,16 @@ class ClusterView:
             return False
         # From now on its slots are not offered, before Ray's server has noticed.
         self._silent[node_id] = time.monotonic()
-        self._nodes = [node for node in self._nodes if node.id != node_id]
+        self._nodes.remove(node)
         return True
 
     def _is_silent(self, node: Node, now: float) -> bool:
         """Whether the node does not respond. It is tried again now and then: it may only have been busy."""
-        since = self._silent.get(node.id)
-        if since is None:
-            return False
-        if now - since >= _RETRY_SECONDS:
+        if node.id in self._silent and now - self._silent[node.id] >= _RETRY_SECONDS:
+            self._silent[node.id] = now
             if _responds(node):
                 del self._silent[node.id]
-                return False
-            self._silent[node.id] = now
-        return True
+        return node.id in self._silent
 
 
 def _responds(node: Node) -> bool:

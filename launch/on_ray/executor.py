@@ -1,21 +1,18 @@
 """The executor whose actors are Ray processes. It starts them and passes calls on; the loop decides."""
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Failed, Heartbeat
-from launch.machine import automatic_actors, usable_cores
+from launch.loop.executor import Completion, Executor, Failed, Heartbeat
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
-from launch.on_ray.cluster import ClusterView, on_node
-from launch.on_ray.placement import desired_actors, next_node, worker_resources
+from launch.on_ray.cluster import on_node
+from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
 from launch.on_ray.transport import LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
@@ -48,65 +45,45 @@ class WorkerHandle:
 
     process: Any
     node: str
-    actors: int = 1
-    connection: LocalConnection | None = None
+    actors: int
+    connection: LocalConnection | None
     serving: ray.ObjectRef | None = None
     target_version: int | None = None
     evaluation: int | None = None
 
 
-class _Published:
-    """A snapshot, which is put into Ray's object store when a call first needs it there.
-
-    Ray frees it there when the last call that carries it has ended, and this object is gone.
-    """
-
-    def __init__(self, snapshot: WeightSnapshot) -> None:
-        self.snapshot = snapshot
-
-    @cached_property
-    def reference(self) -> ray.ObjectRef:
-        return ray.put(self.snapshot)
-
-
-class RayExecutor:
-    """An `Executor` over Ray processes.
+class RayExecutor(Executor):
+    """An `Executor` over Ray processes. It starts one actor in each slot that the run needs.
 
     The first calls of an actor go through Ray: a snapshot is put in its object store once and travels as a reference,
     and a gradient comes back the same way. An actor of this machine is offered a connection with them. When it has
     accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended.
 
     Args:
-        actors: number of actors to start.
+        slots: the slots for actors and their nodes.
         first_actor_id: ids count up from here and are never reused.
         actor_process: class of the actors' processes.
-        cluster: nodes with slots for actors. None: all actors are on one machine.
-        node: id of that machine; empty: this one.
     """
 
     def __init__(
         self,
         config: RunConfig,
         spec: EnvironmentSpec,
-        actors: int,
+        slots: Slots,
         first_actor_id: int = 0,
         actor_process: type[ActorProcess] = ActorProcess,
-        cluster: ClusterView | None = None,
-        node: str = "",
     ) -> None:
-        self._config, self._spec, self._cluster, self._node = config, spec, cluster, node
+        self._config, self._spec, self._slots = config, spec, slots
         self._actor_process = actor_process
-        self._ids = itertools.count(first_actor_id)
+        self._next_id = first_actor_id
         self._workers: dict[int, WorkerHandle] = {}
         # The call in flight of each actor that has one, in the order of dispatch: Ray's reference, or the connection
         # that it went through.
         self._calls: dict[int, ray.ObjectRef | LocalConnection] = {}
         self._transport = LocalTransport()
-        self._weights: _Published | None = None
-        self._target: _Published | None = None
-        self._evaluated: _Published | None = None
-        self._cores, self._local_actors = automatic_actors(usable_cores()), actors
-        for _ in range(actors):
+        # The snapshots in Ray's object store, by their use. Calls that carry an older one keep it there.
+        self._stored: dict[str, tuple[WeightSnapshot, ray.ObjectRef]] = {}
+        for _ in range(self.free_slots()):
             self.add()
 
     @property
@@ -114,44 +91,34 @@ class RayExecutor:
         return list(self._workers)
 
     @property
-    def actors(self) -> int:
-        return sum(worker.actors for worker in self._workers.values())
-
-    def actors_of(self, actor_id: int) -> int:
-        return self._workers[actor_id].actors
-
-    @property
     def calls_in_flight(self) -> int:
         return len(self._calls)
 
-    def publish(self, snapshot: WeightSnapshot) -> None:
-        self._weights = _Published(snapshot)
-
-    def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target = _Published(snapshot)
-
-    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
-        self._evaluated = _Published(snapshot)
-
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
-        worker, target, weights = self._workers[actor_id], self._target, self._weights
+        worker, target = self._workers[actor_id], self._target
+        use, weights = "training", self._weights
         if share is not None and worker.evaluation != share.number:
-            weights, worker.evaluation = self._evaluated, share.number
+            use, weights, worker.evaluation = "evaluation", self._evaluated, share.number
         assert weights is not None, "publish comes before dispatch"
         if target is not None:
             # It keeps the target that it has.
-            version = target.snapshot.version
+            version = target.version
             target = None if worker.target_version == version else target
             worker.target_version = version
-        if worker.serving is None:
-            address = worker.connection and worker.connection.address
-            reference = None if target is None else target.reference
-            self._calls[actor_id] = worker.process.run.remote(weights.reference, reference, share, address)
-        else:
-            assert worker.connection is not None
-            target_snapshot = None if target is None else target.snapshot
-            self._transport.call(worker.connection, weights.snapshot, target_snapshot, share)
+        if worker.serving is not None and worker.connection is not None:
+            self._transport.call(worker.connection, weights, target, share)
             self._calls[actor_id] = worker.connection
+            return
+        address = worker.connection and worker.connection.address
+        references = self._reference(use, weights), None if target is None else self._reference("target", target)
+        self._calls[actor_id] = worker.process.run.remote(*references, share, address)
+
+    def _reference(self, use: str, snapshot: WeightSnapshot) -> ray.ObjectRef:
+        """A snapshot in Ray's object store, where it is put when a call first needs it there."""
+        stored = self._stored.get(use)
+        if stored is None or stored[0] is not snapshot:
+            self._stored[use] = stored = snapshot, ray.put(snapshot)
+        return stored[1]
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -181,23 +148,14 @@ class RayExecutor:
         self._end(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
-        node = self._node
-        if self._cluster is not None:
-            free = next_node(self._cluster.slots_by_node(), [worker.node for worker in self._workers.values()])
-            if free is None:
-                return None
-            node = free
-        actor_id = next(self._ids)
-        threads, resources = self._share_of(node)
+        slots = self._slots.slots_by_node()
+        node = next_node(slots, [worker.node for worker in self._workers.values()])
+        if node is None:
+            return None
+        actor_id, self._next_id = self._next_id, self._next_id + 1
+        threads, resources = worker_resources(self._config, self._slots.cores_of_actors(node), slots[node])
         self._workers[actor_id] = self._start(self._actor_process, resources, node, 1, actor_id, threads)
         return actor_id
-
-    def _share_of(self, node: str) -> tuple[int, dict[str, float]]:
-        """Threads for emulators of an actor on a node, and its resources."""
-        if self._cluster is None:
-            return worker_resources(self._config, self._cores, self._local_actors)
-        slots = self._cluster.slots_by_node()
-        return worker_resources(self._config, self._cluster.cores_of_actors(node), slots.get(node, 1))
 
     def _start(
         self,
@@ -208,22 +166,17 @@ class RayExecutor:
         *arguments: Any,
     ) -> WorkerHandle:
         """Start the process of a worker with `actors` actors; `arguments` follow the configuration and the spec."""
-        options = PROCESS_OPTIONS | (on_node(node) if node else {}) | resources
+        options = PROCESS_OPTIONS | on_node(node) | resources
         process = ray.remote(**options)(worker).remote(self._config, self._spec, *arguments)
         # A process elsewhere could not open a pipe of this machine: it is not offered one.
-        here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
-        connection = self._transport.offer() if here else None
-        return WorkerHandle(process, node, actors, connection)
+        here = node in ("", ray.get_runtime_context().get_node_id())
+        return WorkerHandle(process, node, actors, self._transport.offer() if here else None)
 
     def free_slots(self) -> int:
-        if self._cluster is None:
-            return 0
-        return desired_actors(self._config, self._cluster.slots_by_node()) - len(self._workers)
+        return desired_actors(self._config, self._slots.slots_by_node()) - len(self._workers)
 
     def draining(self) -> Sequence[int]:
-        if self._cluster is None:
-            return ()
-        draining = {node.id for node in self._cluster.nodes() if node.draining}
+        draining = {node.id for node in self._slots.nodes() if node.draining}
         return [actor_id for actor_id, worker in self._workers.items() if worker.node in draining]
 
     def close(self) -> None:
@@ -235,11 +188,11 @@ class RayExecutor:
     def _completion(self, actor_id: int, result: Any) -> Completion:
         """The completion of a call by its result."""
         if isinstance(result, Reply):
-            self._answered_through_ray(self._workers[actor_id], result.accepted)
+            self._came_through_ray(self._workers[actor_id], result.accepted)
             result = result.result
         return Heartbeat(actor_id, result.expects_report) if isinstance(result, Played) else result
 
-    def _answered_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
+    def _came_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
         if worker.connection is None or worker.serving is not None:
             return
         if accepted:
@@ -279,13 +232,11 @@ class RayExecutor:
             raise AssertionError("an actor serves until its connection is closed here") from None
 
     def _failed(self, actor_id: int, error: RayError) -> Failed:
-        if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
+        raised = isinstance(error, RayTaskError)
+        if raised and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
-        failed = Failed(actor_id, failure_reason(error), raised=isinstance(error, RayTaskError))
-        if self._cluster is None:
-            return failed
-        lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._workers[actor_id].node)
-        return failed._replace(node_lost=lost)
+        lost = isinstance(error, RayActorError) and self._slots.has_lost(self._workers[actor_id].node)
+        return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)
 
     def _end(self, worker: WorkerHandle) -> None:
         # Processes that an aggregator has started end with it.

@@ -25,11 +25,11 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.environments import EnvironmentSpec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.executor import Executor
-from launch.machine import ThreadBudget, without_collections
-from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
+from launch.machine import without_collections
+from launch.on_ray.cluster import ClusterSlots, cluster_nodes, on_node
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
-from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, place, placement_lines
+from launch.on_ray.placement import Placement, Slots, aggregation, place, placement_lines
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
@@ -75,18 +75,15 @@ class SentFolder(NamedTuple):
 class LearnerStart(NamedTuple):
     """The arguments of a learner's process.
 
-    `node` is None, and so is `sent`, where all processes are on one machine. `death` is that of the learner before this
-    one in the same run. `started` is the driver's `time.time()` at the beginning of the start-up.
+    `sent` is None where all processes are on one machine. `death` is that of the learner before this one in the same
+    run. `started` is the driver's `time.time()` at the beginning of the start-up.
     """
 
     config: RunConfig
     spec: EnvironmentSpec
     folder: Path
-    budget: ThreadBudget
-    node: Node | None
+    placement: Placement
     resume: bool
-    gpu: bool
-    aggregation: Aggregation
     death: LearnerDeath | None
     sent: SentFolder | None
     started: float
@@ -117,21 +114,20 @@ class LearnerProcess:
             if not self._shared:
                 # The driver is on another machine, without a file system in common.
                 apply_changes(start.folder, start.sent.files)
-        config, spec = start.config, start.spec
+        config, spec, placement = start.config, start.spec, start.placement
 
         made: list[Executor] = []
 
         def executor_from(first_actor_id: int) -> Executor:
-            on_gpus, node = config.actor.device == "gpu", start.node
-            cluster = None if node is None else ClusterView(node, on_gpus=on_gpus, learner_gpu=start.gpu)
-            kind = NodesExecutor if start.aggregation.level == "node" else RayExecutor
-            made.append(kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster))
+            slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
+            kind = NodesExecutor if aggregation(config, placement).level == "node" else RayExecutor
+            made.append(kind(config, spec, slots, first_actor_id))
             return made[0]
 
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
         early = None if start.resume else executor_from(0)
         try:
-            prepare_tensorflow(gpu=start.gpu, network=config.network)
+            prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
             from launch.run.session import TrainingSession
 
             return TrainingSession(
@@ -172,8 +168,7 @@ def run_learners(
     config: RunConfig,
     spec: EnvironmentSpec,
     folder: RunFolder,
-    budget: ThreadBudget,
-    placement: Placement | None,
+    placement: Placement,
     *,
     resume: bool,
     started: float,
@@ -190,30 +185,17 @@ def run_learners(
     """
     death = None
     for restarts in itertools.count():
-        sent = None if placement is None else sent_folder(folder.path)
-        start = LearnerStart(
-            config,
-            spec,
-            folder.path,
-            budget,
-            node=None if placement is None else placement.learner,
-            resume=resume,
-            gpu=takes_gpu_here(config) if placement is None else placement.gpu,
-            aggregation=aggregation(config, placement, budget.actors),
-            death=death,
-            sent=sent,
-            started=started,
-        )
-        process = start_learner(start)
+        sent = None if placement.here else sent_folder(folder.path)
+        process = start_learner(LearnerStart(config, spec, folder.path, placement, resume, death, sent, started))
         learner = RemoteLearner(process, folder.path, say, copies=sent is not None)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
-        except (RayTaskError, RayActorError) as error:
-            if isinstance(error, RayTaskError):
-                # It raised and its process lives: another one would raise the same.
-                if restarts == 0 and isinstance(error.cause, ConfigurationError):
-                    raise error.cause from None
-                raise
+        except RayTaskError as error:
+            # It raised and its process lives: another one would raise the same.
+            if restarts == 0 and isinstance(error.cause, ConfigurationError):
+                raise error.cause from None
+            raise
+        except RayActorError as error:
             if stop.requested or restarts == _MOST_RESTARTS:
                 raise
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
@@ -221,17 +203,17 @@ def run_learners(
             ray.kill(process, no_restart=True)
             resume, started = resume or folder.has_checkpoint, time.time()
             death = LearnerDeath(failure_reason(error), learner.agent_steps)
-            if placement is not None:
+            if not placement.here:
                 placement = _place_again(config, say, stop)
     raise AssertionError("unreachable")
 
 
 def start_learner(start: LearnerStart) -> Any:
-    """Start the learner's process on its node; without one, on this machine."""
-    where = {} if start.node is None else on_node(start.node.id)
+    """Start the learner's process on its node."""
     # It takes no core from the actors' count. Ray hides no GPU that it does not grant: `prepare_tensorflow` does.
-    options = PROCESS_OPTIONS | where
-    remote = ray.remote(num_cpus=0, num_gpus=int(start.gpu), max_concurrency=_LEARNER_THREADS, **options)
+    gpus = int(start.config.learner.device == "gpu")
+    options = PROCESS_OPTIONS | on_node(start.placement.learner.id)
+    remote = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=_LEARNER_THREADS, **options)
     return remote(LearnerProcess).remote(start)
 
 
@@ -256,17 +238,14 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
             # Ray sends no event when a node joins, and `stop` has none on purpose.
             time.sleep(VIEW_SECONDS)
             continue
-        for line in placement_lines(placement, nodes, on_gpus=config.actor.device == "gpu"):
+        for line in placement_lines(config, placement, nodes):
             say(line)
         return placement
     raise KeyboardInterrupt
 
 
 class RemoteLearner:
-    """The driver's view of a learner's process. With `copies` it copies the learner's folder to this machine.
-
-    `agent_steps` is the most that `view` has returned.
-    """
+    """The driver's view of a learner's process. With `copies` it copies the learner's folder to this machine."""
 
     def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, copies: bool) -> None:
         self._process = process
@@ -277,11 +256,15 @@ class RemoteLearner:
         # The call whose result the next copy is.
         self._next_changes: Any = None
         self._say, self._copy_fails = say, False
-        # The call whose result the next view is, the last progress, and whether there has been one.
+        # The call whose result the next view is, and the last progress.
         self._next_view: Any = None
         self._weights_requested, self._numbers = False, dict[str, float]()
-        self._progress, self._ready = Progress(), False
-        self.agent_steps = 0
+        self._progress: Progress | None = None
+
+    @property
+    def agent_steps(self) -> int:
+        """Agent steps of the last progress."""
+        return 0 if self._progress is None else self._progress.agent_steps
 
     def wait(self) -> Summary | None:
         """The summary, if the run ends within a moment."""
@@ -349,10 +332,9 @@ class RemoteLearner:
             self._next_view = self._process.view.remote(self._weights_requested, self._numbers)
             self._weights_requested, self._numbers = False, {}
         if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
-            return View(self._progress, [])
+            return View(self._progress or Progress(), [])
         view: View = ray.get(self._next_view)
-        self._next_view, self._progress, self._ready = None, view.progress, True
-        self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
+        self._next_view, self._progress = None, view.progress
         return view
 
     def interrupt(self) -> None:
@@ -361,7 +343,7 @@ class RemoteLearner:
         Raises:
             StoppedBeforeTrainingError: the process has not started yet.
         """
-        if not self._ready:
+        if self._progress is None:
             # It would go on to write into the folder.
             ray.kill(self._process, no_restart=True)
             raise StoppedBeforeTrainingError

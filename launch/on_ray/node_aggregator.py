@@ -10,7 +10,6 @@ On the learner's own machine the sum travels through shared memory too. It is th
 ((g₁ + g₂) + g₃) …, in the order of arrival. The learner still admits and accounts for each gradient.
 """
 
-from collections import Counter
 from typing import Any
 
 from actors.environments import EnvironmentSpec
@@ -18,9 +17,8 @@ from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Completion, Heartbeat
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
-from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.placement import gradients_together
+from launch.on_ray.placement import Slots, gradients_together
 from launch.on_ray.transport import CallResult
 from shared.config import RunConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, WeightSnapshot
@@ -33,10 +31,9 @@ class NodeAggregator(WorkerProcess):
     """A node's process that runs the node's actors and sums their gradients.
 
     Args:
-        actors: number of actors to start.
+        slots: of the node.
         gradients: number of gradients in a sum.
         first_actor_id: ids count up from here.
-        node: id of this process's node, for its actors; empty on a single machine.
         actor_process: class of the actors' processes.
     """
 
@@ -44,13 +41,12 @@ class NodeAggregator(WorkerProcess):
         self,
         config: RunConfig,
         spec: EnvironmentSpec,
-        actors: int,
+        slots: Slots,
         gradients: int,
         first_actor_id: int,
-        node: str,
         actor_process: type[ActorProcess],
     ) -> None:
-        executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
+        executor = RayExecutor(config, spec, slots, first_actor_id, actor_process)
         self._aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
         self._weights: WeightSnapshot | None = None
 
@@ -65,9 +61,7 @@ class NodeAggregator(WorkerProcess):
 
 
 class NodesExecutor(RayExecutor):
-    """An `Executor` whose actor ids are those of aggregators, one on each node.
-
-    Without a cluster there is one aggregator, with `actors` actors. For the other arguments see `RayExecutor`.
+    """An `Executor` whose actor ids are those of aggregators, one on each node. For other arguments see `RayExecutor`.
 
     Args:
         gradients: number of gradients in a sum; None: as many as the actors of a node give at a time.
@@ -77,21 +71,23 @@ class NodesExecutor(RayExecutor):
         self,
         config: RunConfig,
         spec: EnvironmentSpec,
-        actors: int,
-        first_actor_id: int,
-        cluster: ClusterView | None,
+        slots: Slots,
+        first_actor_id: int = 0,
         actor_process: type[ActorProcess] = ActorProcess,
         *,
         gradients: int | None = None,
     ) -> None:
-        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster)
         self._gradients = gradients
-        self._next_id = first_actor_id
-        self._local_actors = actors
         # Aggregators whose last call ended without a sum: gradients may wait in them.
         self._unfinished: set[int] = set()
-        for _ in range(1 if cluster is None else self.free_slots()):
-            self.add()
+        super().__init__(config, spec, slots, first_actor_id, actor_process)
+
+    @property
+    def actors(self) -> int:
+        return sum(worker.actors for worker in self._workers.values())
+
+    def actors_of(self, actor_id: int) -> int:
+        return self._workers[actor_id].actors
 
     def rollouts_under_way(self, actor_id: int) -> int:
         # One of each actor, but for the actor that completed the last sum. A sum of at most K is sent as soon as it is
@@ -106,23 +102,22 @@ class NodesExecutor(RayExecutor):
         self._unfinished.discard(actor_id)
 
     def add(self) -> int | None:
-        node, actors = "", self._local_actors
-        if self._cluster is not None:
-            free = self._free_nodes()
-            if not free:
-                return None
-            # The largest node first: under a maximum of actors, fewer aggregators serve them.
-            node, actors = max(free.items(), key=lambda item: item[1])
+        free = self._free_nodes()
+        if not free:
+            return None
+        # The largest node first: under a maximum of actors, fewer aggregators serve them.
+        node, actors = max(free.items(), key=lambda item: item[1])
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
-        # It takes no core from the actors' count: it adds a few vectors a rollout.
+        # A single machine may have more actors than cores.
         at_work = actors if node else min(actors, usable_cores())
         gradients = gradients_together(self._config, at_work) if self._gradients is None else self._gradients
-        arguments = (actors, gradients, node_id + 1, node, self._actor_process)
+        arguments = (Slots(actors, node), gradients, node_id + 1, self._actor_process)
+        # It takes no core from the actors' count: it adds a few vectors a rollout.
         self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, node, actors, *arguments)
         return node_id
 
     def free_slots(self) -> int:
-        return 0 if self._cluster is None else len(self._free_nodes())
+        return len(self._free_nodes())
 
     def _completion(self, actor_id: int, result: Any) -> Completion:
         completion = super()._completion(actor_id, result)
@@ -135,14 +130,11 @@ class NodesExecutor(RayExecutor):
 
     def _free_nodes(self) -> dict[str, int]:
         """Number of actors for each node without an aggregator, by node id."""
-        assert self._cluster is not None
+        slots = self._slots.slots_by_node()
         _, most = self._config.actor_range
-        left = None if most is None else most - self.actors
-        taken = Counter(worker.node for worker in self._workers.values())
-        free = {node: count for node, count in self._cluster.slots_by_node().items() if not taken[node]}
-        if left is not None:
-            free = {node: min(count, left) for node, count in free.items() if left > 0}
-        return free
+        left = sum(slots.values()) if most is None else most - self.actors
+        taken = {worker.node for worker in self._workers.values()}
+        return {node: min(count, left) for node, count in slots.items() if node not in taken and left > 0}
 
 
 def _copy(snapshot: WeightSnapshot) -> WeightSnapshot:

@@ -9,7 +9,9 @@ from launch.machine import (
     ACTOR_BYTES,
     ACTORS_A_GPU,
     LEARNER_BYTES,
+    ThreadBudget,
     actors_in,
+    automatic_actors,
     emulator_threads,
     gpu_actors,
     usable_cores,
@@ -45,58 +47,109 @@ class Node:
 
 
 class Placement(NamedTuple):
-    """The learner's node, the number of actors by node id, and a note for each node or actor without a place."""
+    """The learner's node, the number of actors by node id, and a note for each node or actor without a place.
+
+    A run on this machine alone has one node, whose id is empty.
+    """
 
     learner: Node
-    gpu: bool
     actors: dict[str, int]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> bool:
+        """Whether the run is on this machine alone."""
+        return not self.learner.id
 
     @property
     def total_actors(self) -> int:
         return sum(self.actors.values())
 
 
-def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
-    """The node of the learner, and whether the learner gets a GPU there.
+class Slots:
+    """The slots for actors on one machine, which do not change. `node`: its id, empty for a run there alone."""
 
-    A marked node comes first, then one with a GPU, then the head.
+    def __init__(self, actors: int, node: str = "") -> None:
+        self._slots = {node: actors}
+
+    def nodes(self) -> Sequence[Node]:
+        """The nodes of a cluster that respond."""
+        return ()
+
+    def slots_by_node(self) -> dict[str, int]:
+        """Number of actors that each node takes, by node id."""
+        return self._slots
+
+    def cores_of_actors(self, node_id: str) -> float:  # noqa: ARG002
+        """Cores of a node that its actors share."""
+        return automatic_actors(usable_cores())
+
+    def has_lost(self, node_id: str) -> bool:  # noqa: ARG002
+        """Whether this node is lost."""
+        return False
+
+
+def place_here(budget: ThreadBudget) -> Placement:
+    """The placement of a run on this machine alone."""
+    return Placement(Node("", "this machine", budget.cores, 0), {"": budget.actors})
+
+
+def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
+    """Plan a run on a cluster.
+
+    Raises:
+        ConfigurationError: the nodes have fewer slots than the minimum of --actors, or the learner no GPU.
+    """
+    if not nodes:
+        raise setting_error("address", config.address, "the cluster has no node")
+    learner = learner_node(config, nodes)
+    slots = slots_by_node(config, nodes, learner)
+    least, most = config.actor_range
+    available = sum(slots.values())
+    if available < least:
+        reasons = "; ".join(_slot_note(node, learner, slots) for node in nodes)
+        raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
+    running: list[str] = []
+    for _ in range(desired_actors(config, slots)):
+        node = next_node(slots, running)
+        assert node is not None
+        running.append(node)
+    notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
+    if most is not None and most > len(running):
+        notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
+    return Placement(learner, dict(Counter(running)), tuple(notes))
+
+
+def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
+    """The node of the learner: a marked one comes first, then one with a GPU if it needs one, then the head.
 
     Raises:
         ConfigurationError: the settings require a GPU, and the learner's node has none.
     """
     staying = [node for node in nodes if not node.draining] or list(nodes)
-    wants_gpu = config.learner.device == "gpu"
+    needs_gpu = config.learner.device == "gpu"
 
     def order(node: Node) -> tuple[bool, bool, bool, float]:
-        return node.marked, wants_gpu and node.gpus >= 1, node.head, node.cores
+        return node.marked, needs_gpu and node.gpus >= 1, node.head, node.cores
 
     chosen = max(staying, key=order)
-    gpu = wants_gpu and chosen.gpus >= 1
-    if config.learner.device == "gpu" and not gpu:
-        if chosen.marked and any(node.gpus >= 1 for node in staying):
+    if needs_gpu and chosen.gpus < 1:
+        if any(node.gpus >= 1 for node in staying):
             raise setting_error("learner.device", "gpu", f"the node marked for the learner, {chosen.address}, has none")
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
-    return chosen, gpu
+    return chosen
 
 
-def slots_by_node(
-    nodes: Sequence[Node], learner: Node, *, on_gpus: bool = False, learner_gpu: bool = False
-) -> dict[str, int]:
-    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none.
-
-    Args:
-        on_gpus: the actors are on GPUs.
-        learner_gpu: the learner has one of its node's GPUs.
-    """
+def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
+    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
     slots = {}
     for node in nodes:
         if node.draining or (node.marked and len(nodes) > 1):
             continue
         at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
-        if on_gpus:
-            actors = gpu_actors(actors, node.gpus - (learner_gpu and at_learner))
+        if config.actor.device == "gpu":
+            actors = gpu_actors(actors, node.gpus - (at_learner and config.learner.device == "gpu"))
         actors = min(actors, actors_in(node.bytes, learner=at_learner))
         if actors > 0:
             slots[node.id] = actors
@@ -131,32 +184,6 @@ def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
     return max(free, key=lambda node: free[node]) if free else None
 
 
-def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
-    """Plan a run on a cluster.
-
-    Raises:
-        ConfigurationError: the nodes have fewer slots than the minimum of --actors.
-    """
-    if not nodes:
-        raise setting_error("address", config.address, "the cluster has no node")
-    learner, gpu = learner_node(config, nodes)
-    slots = slots_by_node(nodes, learner, on_gpus=config.actor.device == "gpu", learner_gpu=gpu)
-    least, most = config.actor_range
-    available = sum(slots.values())
-    if available < least:
-        reasons = "; ".join(_slot_note(node, learner, slots) for node in nodes)
-        raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
-    running: list[str] = []
-    for _ in range(desired_actors(config, slots)):
-        node = next_node(slots, running)
-        assert node is not None
-        running.append(node)
-    notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
-    if most is not None and most > len(running):
-        notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
-    return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
-
-
 class Aggregation(NamedTuple):
     """Whether gradients are summed on their node, and the reason in words."""
 
@@ -164,25 +191,20 @@ class Aggregation(NamedTuple):
     why: str
 
 
-def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> Aggregation:
-    """Where a run of `actors` actors sums gradients; None for `placement` is one machine."""
-    if placement is None:
-        return aggregation_of(config, [min(actors, usable_cores())], one_machine=True)
-    elsewhere = set(placement.actors) - {placement.learner.id}
-    return aggregation_of(config, list(placement.actors.values()), one_machine=not elsewhere)
-
-
-def aggregation_of(config: RunConfig, actors: Sequence[int], *, one_machine: bool) -> Aggregation:
-    """The same for numbers of actors at work on each node. `one_machine`: all are the learner's."""
+def aggregation(config: RunConfig, placement: Placement) -> Aggregation:
+    """Where a run sums gradients."""
     if config.learner.gradients_per_update < 2:
         return Aggregation("none", "each gradient is applied by itself")
-    sums = [gradients_together(config, count) for count in actors]
+    # A single machine may have more actors than cores.
+    cores = {placement.learner.id: int(placement.learner.cores)}
+    at_work = {node: min(count, cores.get(node, count)) for node, count in placement.actors.items()}
+    sums = [gradients_together(config, count) for count in at_work.values()]
     sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
     if config.aggregation == "none":
         return Aggregation("none", "as requested")
     if config.aggregation == "node":
         return Aggregation("node", f"as requested, sums of {sizes}")
-    if one_machine and sum(actors) < _FEWEST_ON_ONE_MACHINE:
+    if at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE:
         return Aggregation("none", "few actors, all on the learner's machine")
     if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
         return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
@@ -201,16 +223,16 @@ def gradients_together(config: RunConfig, actors: int) -> int:
     return max(part for part in range(1, max(most, 1) + 1) if count % part == 0)
 
 
-def placement_lines(placement: Placement, nodes: Sequence[Node], *, on_gpus: bool = False) -> list[str]:
+def placement_lines(config: RunConfig, placement: Placement, nodes: Sequence[Node]) -> list[str]:
     """The plan, a line for each node."""
     lines = []
     for node in sorted(nodes, key=lambda node: (node.id != placement.learner.id, node.address)):
         roles = []
         if node.id == placement.learner.id:
-            roles.append("learner on a GPU" if placement.gpu else "learner")
+            roles.append("learner on a GPU" if config.learner.device == "gpu" else "learner")
         count = placement.actors.get(node.id, 0)
         if count:
-            roles.append(f"{count} {'GPU ' * on_gpus}actor{'s' * (count > 1)}")
+            roles.append(f"{count} {'GPU ' * (config.actor.device == 'gpu')}actor{'s' * (count > 1)}")
         what = " + ".join(roles) or "nothing"
         gpus = f", {node.gpus:g} GPU" if node.gpus else ""
         lines.append(f"{node.address}: {what}  ({node.cores:g} cores{gpus}, {node.bytes / 2**30:.0f} GiB)")
@@ -223,10 +245,10 @@ def _slot_note(node: Node, learner: Node, slots: dict[str, int]) -> str:
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
     count = slots.get(node.id, 0)
+    if count:
+        return f"{node.address} has room for {count}"
     of_learner = node.id == learner.id
-    if not count and not actors_in(node.bytes, learner=of_learner):
-        beside = f" beside {LEARNER_BYTES >> 20} of the learner" if of_learner else ""
-        return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}{beside}"
-    if not count:
+    if actors_in(node.bytes, learner=of_learner):
         return f"{node.address} has {node.cores:g} cores, and an actor needs one"
-    return f"{node.address} has room for {count}"
+    beside = f" beside {LEARNER_BYTES >> 20} of the learner" if of_learner else ""
+    return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}{beside}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from launch.loop.trace import read_trace
+from launch.loop.trace import TraceReader
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
 from launch.run.folder import RunFolder
@@ -96,7 +96,7 @@ def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
         if file.exists() and not os.access(file, os.W_OK):
             raise setting_error("record_arrivals", file, "is no file that can be written")
     if config.replay_arrivals is not None and budget is not None:
-        recorded = len(read_trace(config.replay_arrivals).actor_ids)
+        recorded = len(TraceReader(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 

@@ -141,10 +141,10 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     config = config_of(actors="auto")
     # The learner draws no GPU: these are the actors'.
     placement = place(config, nodes)
-    assert placement[:3] == (head, False, {"g": 4})
-    assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(placement, nodes, on_gpus=True)
+    assert placement[:2] == (head, {"g": 4})
+    assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(config, placement, nodes)
     with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
-    assert with_learner[:3] == (nodes[1], True, {"g": 2})
+    assert with_learner[:2] == (nodes[1], {"g": 2})
     assert worker_resources(config, cores_of_actors(nodes[1], head), 4) == (3, {"num_cpus": 4, "num_gpus": 0.5})
     assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
 

@@ -217,7 +217,7 @@ _COMPUTES = {
     "learner": """
 from types import SimpleNamespace
 from launch.on_ray.learner_process import LearnerProcess
-LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None, resume=True, gpu=False))
+LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None, resume=True, placement=None))
 """,
     "inline": "from launch.cli import main; main(['train', PRESET, '--executor', 'inline'])",
     "export": "from launch.cli import main; main(['export', f'zoo:{PRESET}'])",

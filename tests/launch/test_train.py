@@ -121,7 +121,7 @@ def test_a_listeners_error_before_training_is_raised(error: BaseException, text:
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", lambda *_: None)
-    monkeypatch.setattr(cluster, "takes_gpu_here", lambda _: False)
+    monkeypatch.setattr(cluster, "check_gpus", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_ray")

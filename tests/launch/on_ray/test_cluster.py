@@ -17,17 +17,17 @@ import pytest
 
 from launch.cli import main
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.machine import ACTOR_BYTES, LEARNER_BYTES
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
+    Placement,
     aggregation,
-    aggregation_of,
     desired_actors,
     gradients_together,
-    learner_node,
     next_node,
     place,
+    place_here,
     placement_lines,
     slots_by_node,
 )
@@ -42,18 +42,20 @@ CLUSTER = [HEAD, *WORKERS]
 
 def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     placement = place(RunConfig(), CLUSTER)
-    assert placement[:3] == (HEAD, False, {"h": 2, "w0": 4, "w1": 4})
+    assert placement[:2] == (HEAD, {"h": 2, "w0": 4, "w1": 4})
     marked = replace(WORKERS[1], marked=True)
     placement = place(RunConfig(), [HEAD, WORKERS[0], marked])
-    assert placement[:3] == (marked, False, {"h": 2, "w0": 4})
+    assert placement[:2] == (marked, {"h": 2, "w0": 4})
 
 
 def test_a_gpu_draws_the_learner_that_shall_have_one() -> None:
     gpu = replace(WORKERS[1], gpus=1.0)
     nodes = [HEAD, WORKERS[0], gpu]
-    assert place(RunConfig(), nodes)[:2] == (HEAD, False)
+    assert place(RunConfig(), nodes).learner == HEAD
     on_gpu = replace(RunConfig(), learner=LearnerConfig(device="gpu"))
-    assert place(on_gpu, nodes)[:2] == (gpu, True)
+    placement = place(on_gpu, nodes)
+    assert placement.learner == gpu
+    assert placement_lines(on_gpu, placement, nodes)[0].startswith("10.0.0.3: learner on a GPU + ")
     with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
         place(on_gpu, CLUSTER)
     with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
@@ -62,12 +64,12 @@ def test_a_gpu_draws_the_learner_that_shall_have_one() -> None:
 
 def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
     large, head = Node("l", "10.0.0.9", 16.0, 64 * GIB), replace(HEAD, cores=4.0)
-    assert slots_by_node([head, large], head) == {"h": 3, "l": 15}
+    assert slots_by_node(RunConfig(), [head, large], head) == {"h": 3, "l": 15}
     small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
-    assert slots_by_node([small], HEAD) == {"w0": 2}
+    assert slots_by_node(RunConfig(), [small], HEAD) == {"w0": 2}
     # The learner's memory is taken on its own node.
-    assert slots_by_node([small], small) == {"w0": 1}
-    assert slots_by_node([replace(small, bytes=LEARNER_BYTES + ACTOR_BYTES - 1)], small) == {}
+    assert slots_by_node(RunConfig(), [small], small) == {"w0": 1}
+    assert slots_by_node(RunConfig(), [replace(small, bytes=LEARNER_BYTES + ACTOR_BYTES - 1)], small) == {}
 
 
 @pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])
@@ -75,7 +77,7 @@ def test_the_number_of_actors(actors: int | str, count: int) -> None:
     config = RunConfig(actors=actors)
     placement = place(config, CLUSTER)
     assert placement.total_actors == count
-    assert desired_actors(config, slots_by_node(CLUSTER, HEAD)) == count
+    assert desired_actors(config, slots_by_node(config, CLUSTER, HEAD)) == count
 
 
 def test_few_actors_are_spread() -> None:
@@ -101,9 +103,8 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
     placement = place(RunConfig(actors="1:16"), nodes)
     assert placement.learner in WORKERS
     assert "h" not in placement.actors
-    assert any("is being drained" in line for line in placement_lines(placement, nodes))
+    assert any("is being drained" in line for line in placement_lines(RunConfig(), placement, nodes))
     assert any("have no place yet" in note for note in placement.notes)
-    assert learner_node(RunConfig(), nodes)[0] is not nodes[0]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +123,9 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
     learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
     config = RunConfig(learner=learner, aggregation=requested, address="auto")
-    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]), 8)
+    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
     assert found.level == level
     assert why in found.why
-    assert aggregation(replace(config, aggregation="auto"), None, 8).level == "none"
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,15 @@ def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs:
     actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
     config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32))
     assert gradients_together(config, actors) == together
-    found = aggregation_of(config, [63, actors], one_machine=False)
+    found = aggregation(config, Placement(HEAD, {"large": 63, "other": actors}))
     assert found.level == "node", "each node has sums of its own size"
     assert ("to" in found.why) is (together < 32)
 
 
 @pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])
-def test_one_machine_sums_where_many_actors_work(cores: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.on_ray.placement.usable_cores", lambda: cores)
+def test_one_machine_sums_where_many_actors_work(cores: int, level: str) -> None:
     config = RunConfig(learner=LearnerConfig(gradients_per_update=4))
-    assert aggregation(config, None, 64).level == level
+    assert aggregation(config, place_here(ThreadBudget(cores, 64))).level == level
 
 
 @pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
@@ -268,7 +267,7 @@ class Cluster:
         monkeypatch.setattr(cluster, "cluster_nodes", lambda: list(self.listed))
         monkeypatch.setattr(cluster, "_responds", self._responds)
         monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.view = cluster.ClusterView(HEAD)
+        self.view = cluster.ClusterSlots(RunConfig(), HEAD)
 
     def _responds(self, node: Node) -> bool:
         self.asked.append(node.id)

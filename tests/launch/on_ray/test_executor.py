@@ -14,10 +14,10 @@ from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.executor import ChildEvent, Failed, Heartbeat
 from launch.on_ray import executor as ray_executor
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply
-from launch.on_ray.cluster import ClusterView
+from launch.on_ray.cluster import ClusterSlots
 from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
-from launch.on_ray.placement import Node
+from launch.on_ray.placement import Node, Slots
 from shared.config import LearnerConfig, RunConfig
 from shared.types import (
     AggregatedReport,
@@ -33,13 +33,13 @@ from shared.types import (
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(ray_executor, "ray", fake)
-    monkeypatch.setattr(ray_executor, "on_node", lambda node: {"node": node})
+    monkeypatch.setattr(ray_executor, "on_node", lambda node: {"node": node} if node else {})
     monkeypatch.setattr(ray_executor.LocalTransport, "offer", lambda _: None)
     return fake
 
 
 def made(config: RunConfig, actors: int) -> RayExecutor:
-    executor = RayExecutor(config, environment_spec(config.environment), actors)
+    executor = RayExecutor(replace(config, actors=actors), environment_spec(config.environment), Slots(actors))
     executor.publish(snapshot(1))
     return executor
 
@@ -146,11 +146,11 @@ LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
 ACTORS, K = 4, 8
 
 
-class Cluster(ClusterView):
+class Cluster(ClusterSlots):
     """A view of nodes that the test sets."""
 
-    def __init__(self, *workers: str) -> None:
-        super().__init__(LEARNER)
+    def __init__(self, config: RunConfig, *workers: str) -> None:
+        super().__init__(config, LEARNER)
         self.there = [LEARNER, *(Node(name, f"10.0.0.{name}", float(ACTORS), 2**36) for name in workers)]
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:  # noqa: ARG002
@@ -160,8 +160,8 @@ class Cluster(ClusterView):
 def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tuple[NodesExecutor, Cluster]:
     learner = LearnerConfig(gradients_per_update=K)
     config = replace(config, address="auto", aggregation="node", learner=learner, actors=actors)
-    cluster = Cluster(*workers)
-    executor = NodesExecutor(config, environment_spec(config.environment), 0, 5, cluster)
+    cluster = Cluster(config, *workers)
+    executor = NodesExecutor(config, environment_spec(config.environment), cluster, 5)
     executor.publish(WeightSnapshot(0, np.zeros(2, np.float32)))
     return executor, cluster
 
@@ -169,7 +169,11 @@ def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tup
 def started(ray: FakeRay) -> dict[str, tuple[int, int]]:
     """Number of actors and first actor id on each node."""
     assert {process.kind for process in ray.processes} == {NodeAggregator}
-    return {process.options["node"]: (process.arguments[2], process.arguments[4]) for process in ray.processes}
+    return {
+        node: (actors, process.arguments[4])
+        for process in ray.processes
+        for node, actors in process.arguments[2].slots_by_node().items()
+    }
 
 
 def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ray: FakeRay) -> None:

@@ -11,10 +11,10 @@ import ray
 from actors.environments import environment_spec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import thread_budget
+from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
-from launch.on_ray.placement import Node, Placement, aggregation
+from launch.on_ray.placement import Node, Placement, place_here
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp
@@ -26,6 +26,7 @@ DIED = ray.exceptions.RayActorError(
     error_msg="The actor died.\nWorker exit detail: killed by SIGKILL Some common causes: …"
 )
 PENDING = object()
+HERE = place_here(ThreadBudget(2, 1))
 
 
 def raised(cause: Exception) -> Exception:
@@ -80,7 +81,6 @@ class FakeRay:
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(learner_process, "ray", fake)
-    monkeypatch.setattr(learner_process, "takes_gpu_here", lambda _config: False)
     monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
     return fake
 
@@ -93,7 +93,7 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pyt
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
-        *learners: tuple[int, Any], placement: Placement | None = None, interrupt: bool = False
+        *learners: tuple[int, Any], placement: Placement = HERE, interrupt: bool = False
     ) -> tuple[Any, list[LearnerStart]]:
         starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
 
@@ -113,8 +113,7 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pyt
             stop.requested |= message.startswith("waiting for nodes")
 
         monkeypatch.setattr(learner_process, "start_learner", start)
-        spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-        arguments = (cartpole, spec, RunFolder(tmp_path), budget, placement)
+        arguments = (cartpole, environment_spec(cartpole.environment), RunFolder(tmp_path), placement)
         more: dict[str, Any] = {"resume": False, "started": 0.0, "watch": watch, "say": say, "stop": stop}
         try:
             return learner_process.run_learners(*arguments, **more), starts
@@ -163,7 +162,7 @@ def test_a_learner_without_a_successor_is_an_error(
 def test_a_run_that_waits_for_nodes_can_be_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     with pytest.raises(KeyboardInterrupt):
-        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ()))
+        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}))
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -182,10 +181,8 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
     monkeypatch.setattr("launch.run.session.TrainingSession", session)
-    alone: dict[str, Any] = {"node": None, "gpu": False, "death": None, "sent": None, "started": 0.0}
-    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-    how = aggregation(cartpole, None, 1)
-    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, budget, resume=resume, aggregation=how, **alone))
+    spec = environment_spec(cartpole.environment)
+    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, death=None, sent=None, started=0.0))
     assert ended == ["actors"]
     for call in (learner.run, learner.view, learner.interrupt):
         with pytest.raises(OSError, match="the event trace"):

@@ -18,6 +18,7 @@ from launch.loop.executor import Failed, Heartbeat
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodesExecutor
+from launch.on_ray.placement import Slots
 from launch.on_ray.transport import (
     Channel,
     ChannelAddress,
@@ -213,7 +214,7 @@ def test_each_rollout_gets_the_weights_of_its_dispatch(
     if not shared_memory:
         # As on a machine whose processes cannot reach each other's files, or on another one.
         monkeypatch.setattr(LocalTransport, "offer", lambda _: None)
-    executor = RayExecutor(CARTPOLE, SPEC, 2, actor_process=EchoProcess)
+    executor = RayExecutor(CARTPOLE, SPEC, Slots(2), actor_process=EchoProcess)
     expected: dict[int, list[int]] = {actor_id: [] for actor_id in executor.actor_ids}
 
     def dispatch(actor_id: int, version: int) -> None:
@@ -254,7 +255,7 @@ def completed(executor: RayExecutor) -> Any:
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
-    executor = RayExecutor(CARTPOLE, SPEC, 1, actor_process=EchoProcess)
+    executor = RayExecutor(CARTPOLE, SPEC, Slots(1), actor_process=EchoProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     executor.publish_target(WeightSnapshot(1, np.full(10, 5, np.float32), 0))
     seen = []
@@ -273,7 +274,7 @@ def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
 def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
     updates, size = 40, 50_000
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
-    executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess, gradients=3)
+    executor = NodesExecutor(config, SPEC, Slots(2), actor_process=EchoProcess, gradients=3)
     (node,) = executor.actor_ids
     heartbeats = 0
     for version in range(1, updates + 1):
@@ -322,7 +323,7 @@ RAISES, DIES = 1, 2
     [(RAISES, "its rollout raised: ValueError: no such key (test_transport.py:"), (DIES, "its process died: ")],
 )
 def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason: str) -> None:
-    executor = RayExecutor(replace(CARTPOLE, seed=seed), SPEC, 1, actor_process=FailingProcess)
+    executor = RayExecutor(replace(CARTPOLE, seed=seed), SPEC, Slots(1), actor_process=FailingProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     for _ in range(3):
         assert executor.actor_ids == [0]

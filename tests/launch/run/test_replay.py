@@ -15,7 +15,7 @@ from sessions import session
 from launch.cli import main
 from launch.loop.executor import Completion, Failed
 from launch.loop.inline import InlineExecutor, ReplayExecutor
-from launch.loop.trace import read_trace
+from launch.loop.trace import TraceReader
 from shared.config import ActorConfig, EvaluationConfig, RunConfig, SupervisionConfig
 from shared.errors import ConfigurationError
 
@@ -177,4 +177,4 @@ def test_a_replay_has_equal_weights(
 def test_another_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "order.txt").write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
-        read_trace(str(tmp_path / "order.txt"))
+        TraceReader(str(tmp_path / "order.txt"))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.on_ray.placement import aggregation_of
+from launch.machine import ThreadBudget
+from launch.on_ray.placement import aggregation, place_here
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
@@ -89,8 +90,8 @@ def test_settings_that_derive_nothing_stay_as_they_are() -> None:
 
 def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
     config = replace(PRESETS["pong"].config, aggregation="node")
-    assert aggregation_of(resolved(config, 64), [64], one_machine=True).level == "node"
-    assert aggregation_of(resolved(config, 2), [2], one_machine=True).level == "none"
+    for actors, level in ((64, "node"), (2, "none")):
+        assert aggregation(resolved(config, actors), place_here(ThreadBudget(actors, actors))).level == level
 
 
 def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
