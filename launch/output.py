@@ -49,12 +49,9 @@ def exit_code(command: Callable[[], int | None]) -> int:
     with resilient_stdio():
         try:
             return command() or EXIT_DONE
-        except ConfigurationError as error:
+        except (ConfigurationError, EnvironmentFailedError) as error:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
-            return EXIT_USAGE
-        except EnvironmentFailedError as error:
-            print(f"error: {escaped(str(error))}", file=sys.stderr)
-            return EXIT_FAILED
+            return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
         except OSError as error:
             if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -99,11 +96,10 @@ def _resilient(stream: TextIO | None) -> TextIO:
         return stream
     with suppress(OSError):
         stream.flush()
-    errors = "replace" if stream.errors == "strict" else stream.errors
     return _OpenText(
-        io.BufferedWriter(_LenientFile(descriptor)),
+        io.BufferedWriter(_LenientFile(descriptor, "w", closefd=False)),
         encoding=stream.encoding,
-        errors=errors,
+        errors="replace" if stream.errors == "strict" else stream.errors,
         line_buffering=getattr(stream, "line_buffering", False),
         write_through=getattr(stream, "write_through", False),
     )
@@ -116,26 +112,15 @@ class _OpenText(io.TextIOWrapper):
         self.flush()
 
 
-class _LenientFile(io.RawIOBase):
+class _LenientFile(io.FileIO):
     """Writes to a file descriptor, and drops bytes that a closed terminal or a full disk refuses."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: "ReadableBuffer", /) -> int:
-        try:
-            return os.write(self._descriptor, data)
-        except OSError:
-            return memoryview(data).nbytes
+        written = None
+        with suppress(OSError):
+            written = super().write(data)
+        # None: a stream that does not block takes no more.
+        return memoryview(data).nbytes if written is None else written
 
 
 # ---- Formatting

@@ -144,20 +144,17 @@ class Display:
                 print(f"warning: progress cannot be shown any more, training goes on: {error!r}", file=sys.stderr)
 
 
-def seconds_left(progress: Progress, config: RunConfig) -> float | None:
-    """Seconds until the frames or the time run out, at the present speed; None while it is unknown."""
-    if not progress.frames_per_second:
-        return None
-    left = max(0.0, (config.total_frames - progress.frames) / progress.frames_per_second)
-    if config.stop_after_seconds is not None:
-        left = min(left, max(0.0, config.stop_after_seconds - progress.elapsed_seconds))
-    return left
-
-
 def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
-    """A label and the time left, which is an upper bound for a run that ends at a return."""
-    left = seconds_left(progress, config)
-    return "left at most" if left is not None and config.stop_at_return is not None else "left", duration(left)
+    """A label and the time until the frames or the seconds run out, at the present speed.
+
+    It is an upper bound for a run that ends at a return.
+    """
+    if not progress.frames_per_second:
+        return "left", duration(None)
+    left = (config.total_frames - progress.frames) / progress.frames_per_second
+    if config.stop_after_seconds is not None:
+        left = min(left, config.stop_after_seconds - progress.elapsed_seconds)
+    return "left at most" if config.stop_at_return is not None else "left", duration(max(0.0, left))
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
@@ -174,10 +171,8 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
 def progress_line(progress: Progress, config: RunConfig) -> str:
     """The numbers of the table in one plain line."""
     p = progress
-    what = ("entropy", "mean_action_value", "explained_variance")
-    statistics = "".join(
-        f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in what if name in p.statistics
-    )
+    shown = [name for name in ("entropy", "mean_action_value", "explained_variance") if name in p.statistics]
+    statistics = "".join(f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in shown)
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | "

@@ -14,6 +14,7 @@ from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_
 
 # Width of the table where no terminal gives one.
 _COLUMNS = 120
+_MICROSECONDS = ("environment_microseconds", "graph_microseconds")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ def doctor(arguments: DoctorArguments) -> int:
 
 def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequence[Finding]) -> None:
     here = reference()
-    shown = ("tensorflow", "ray", "ale-py")
-    packages = ", ".join(f"{name} {here['versions'][name]}" for name in shown)
+    packages = ", ".join(f"{name} {here['versions'][name]}" for name in ("tensorflow", "ray", "ale-py"))
     console.print(f"here: Python {here['python']}, {packages}, revision {here['revision']}", highlight=False)
     table = Table(box=None, pad_edge=False)
     for heading in ("node", "as here", "cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels"):
@@ -63,8 +63,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
             f"{report['memory_bytes'] / 2**30:.1f}",
             "-" if shared is None else f"{shared / 2**30:.1f}",
             f"{report['load_average']:.1f}",
-            f"{report['environment_microseconds']:.0f}" if "environment_microseconds" in report else "fails",
-            f"{report['graph_microseconds']:.0f}" if "graph_microseconds" in report else "fails",
+            *(f"{report[name]:.0f}" if name in report else "fails" for name in _MICROSECONDS),
             report["kernels"],
         )
     if not console.is_terminal:

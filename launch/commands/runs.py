@@ -14,16 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.output import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    duration,
-    mean_return,
-    number,
-    print_line,
-    quoted,
-    write_json,
-)
+from launch.output import EXIT_DONE, EXIT_FAILED, duration, mean_return, number, print_line, quoted, write_json
 from launch.run.folder import holder_of, is_resumable
 from launch.run.lookup import RunPath, run_folders
 from launch.run.summary import RUNNING, RunStatus, run_status
@@ -33,7 +24,6 @@ from shared.errors import ConfigurationError, setting_error
 # The lock of another process can only be looked at: nothing announces a change.
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
-_HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
 # Width of the console from which on these columns are shown.
 _LEAST_WIDTH = {"environment": 100, "h:mm:ss": 70, "evaluation": 60}
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
@@ -121,19 +111,18 @@ def stop(arguments: StopArguments) -> int:
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED
-    if is_resumable(folder):
-        print_line(console, f"ended: {folder}; tributary train --resume {quoted(folder)} goes on")
-    else:
-        print_line(console, f"ended before it trained: {folder} has nothing to continue from")
+    resumable = f"ended: {folder}; tributary train --resume {quoted(folder)} goes on"
+    untrained = f"ended before it trained: {folder} has nothing to continue from"
+    print_line(console, resumable if is_resumable(folder) else untrained)
     return EXIT_DONE
 
 
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
     """A table of runs, with fewer columns on a narrow console."""
-    rows = [dict(zip(_HEADINGS, _row(run, folder), strict=True)) for run in runs]
-    shown = [name for name in _HEADINGS if console.width >= _LEAST_WIDTH.get(name, 0)]
-    if all(row["evaluation"] == "-" for row in rows):
-        shown = [name for name in shown if name != "evaluation"]
+    rows = [_row(run, folder) for run in runs]
+    evaluated = any(row["evaluation"] != "-" for row in rows)
+    fitting = (name for name in rows[0] if console.width >= _LEAST_WIDTH.get(name, 0))
+    shown = [name for name in fitting if evaluated or name != "evaluation"]
     table = Table(box=None, pad_edge=False)
     for name in shown:
         text = name in ("run", "environment", "status")
@@ -145,7 +134,6 @@ def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
 
 def run_values(run: RunStatus) -> dict[str, Any]:
     """The entry of a run in the file of `--json`."""
-    row = run.row
     return {
         "run": str(run.folder.path),
         "environment": run.config.environment.id,
@@ -154,7 +142,7 @@ def run_values(run: RunStatus) -> dict[str, Any]:
         "pid": None if run.holder is None else run.holder.pid,
         "host": None if run.holder is None else run.holder.host,
         "total_frames": run.config.total_frames,
-        **{name: row.get(name) for name in _ROW_VALUES},
+        **{name: run.row.get(name) for name in _ROW_VALUES},
     }
 
 
@@ -163,19 +151,19 @@ def _return(run: RunStatus) -> float:
     return -math.inf if found is None else float(found)
 
 
-def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:
-    row, most = run.row, run.config.total_frames
+def _row(run: RunStatus, folder: Path) -> dict[str, str]:
+    row = run.row
     frames = row.get("frames", 0)
     short = f"{frames:,}" if frames < 100_000 else f"{frames / 1e6:.2f} M"
-    return (
-        str(run.folder.path.relative_to(folder.absolute())),
-        run.config.environment.id,
-        run.status.replace("_", " "),
-        f"{short}, {100 * frames / most:.0f} %",
-        mean_return(row.get("mean_return_100"), row.get("episodes", 100)),
-        number(row.get("evaluation_return"), ".2f"),
-        duration(row.get("elapsed_seconds")),
-    )
+    return {
+        "run": str(run.folder.path.relative_to(folder.absolute())),
+        "environment": run.config.environment.id,
+        "status": run.status.replace("_", " "),
+        "frames": f"{short}, {100 * frames / run.config.total_frames:.0f} %",
+        "return": mean_return(row.get("mean_return_100"), row.get("episodes", 100)),
+        "evaluation": number(row.get("evaluation_return"), ".2f"),
+        "h:mm:ss": duration(row.get("elapsed_seconds")),
+    }
 
 
 def _interrupt(pid: int) -> None:

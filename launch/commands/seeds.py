@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
@@ -240,10 +240,8 @@ def _discard_if_no_run_started(folder: Path) -> None:
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """The summary of each run, and median and quartiles over those that have ended."""
-    runs: dict[str, dict[str, Any]] = {}
-    for seed in seeds:
-        file = folder / f"seed-{seed}" / "summary.json"
-        runs[str(seed)] = read_object(file) if file.is_file() else {"status": "not run"}
+    summaries = {str(seed): read_object(folder / f"seed-{seed}" / "summary.json") for seed in seeds}
+    runs = {seed: summary or {"status": "not run"} for seed, summary in summaries.items()}
     done = [run for run in runs.values() if run["status"] != "not run"]
     names = ("mean_return_100", "frames", "wall_seconds", "agent_steps_per_second")
     figures = {name: [run[name] for run in done] for name in names}
@@ -273,11 +271,9 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("seed")
-    table.add_column("status")
-    for heading in ("return, last 100", "evaluation", "frames", "minutes", "to target", "agent steps/s"):
-        table.add_column(heading, justify="right")
+    numbers = ("return, last 100", "evaluation", "frames", "minutes", "to target", "agent steps/s")
+    right = [Column(heading, justify="right") for heading in numbers]
+    table = Table("seed", "status", *right, box=None, pad_edge=False)
     for seed, run in result["seeds"].items():
         if run["status"] == "not run":
             table.add_row(seed, "not run")

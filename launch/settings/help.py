@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from shutil import get_terminal_size
 from textwrap import fill, wrap
@@ -66,16 +67,17 @@ class Setting(NamedTuple):
     help: str
 
 
-def settings(part: Any, prefix: str = "") -> Iterator[Setting]:
-    """All settings of a RunConfig in the order of their definition, with its values as their defaults."""
-    texts = described(part.__class__)
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if is_dataclass(value):
-            yield from settings(value, f"{prefix}{field.name}.")
-        else:
-            name = prefix + field.name
-            yield Setting(name, _in_words(KINDS[name]), value, texts[field.name])
+def settings(config: RunConfig) -> Iterator[Setting]:
+    """All settings in the order of their definition, with the values of `config` as their defaults."""
+    for name, kind in KINDS.items():
+        section, _, field = name.rpartition(".")
+        part: Any = attrgetter(section)(config) if section else config
+        yield Setting(name, _in_words(kind), getattr(part, field), described(part.__class__)[field])
+
+
+def _sections(config: RunConfig) -> Iterator[tuple[str, Iterator[Setting]]]:
+    """The settings by section, first those without one."""
+    return groupby(settings(config), lambda setting: setting.name.rpartition(".")[0])
 
 
 @cache
@@ -111,16 +113,13 @@ def _in_words(kind: Any) -> str:
 def page() -> str:
     """docs/settings.md."""
     lines = [_PAGE_HEAD]
-    section = None
-    for setting in settings(RunConfig()):
-        of = setting.name.rpartition(".")[0]
-        if of != section:
-            section = of
-            part = attrgetter(of)(RunConfig()) if of else RunConfig()
-            lines += [f"\n## {of or 'The run'}\n", f"{inspect.getdoc(type(part))}\n"]
-            lines += ["| option | type | default | what it does |", "|---|---|---|---|"]
-        cells = (f"`{option_name(setting.name)}`", setting.kind, f"`{shown(setting.default)}`", setting.help)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for section, group in _sections(RunConfig()):
+        part = attrgetter(section)(RunConfig()) if section else RunConfig()
+        lines += [f"\n## {section or 'The run'}\n", f"{inspect.getdoc(type(part))}\n"]
+        lines += ["| option | type | default | what it does |", "|---|---|---|---|"]
+        for setting in group:
+            cells = (f"`{option_name(setting.name)}`", setting.kind, f"`{shown(setting.default)}`", setting.help)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,14 +128,12 @@ def as_toml(config: RunConfig, preset: str | None) -> str:
     lines = ['# For tributary train --config. Omitted settings keep the values of the preset; "None" is no value.']
     if preset is not None:
         lines.append(f'preset = "{preset}"')
-    section = ""
-    for setting in settings(config):
-        of, _, name = setting.name.rpartition(".")
-        if of != section:
-            section = of
-            lines += ["", f"[{of}]"]
-        lines += [*wrap(setting.help, 120, initial_indent="# ", subsequent_indent="# ")]
-        lines.append(f"{name} = {_toml(msgspec.to_builtins(setting.default))}")
+    for section, group in _sections(config):
+        lines += ["", f"[{section}]"] if section else []
+        for setting in group:
+            lines += wrap(setting.help, 120, initial_indent="# ", subsequent_indent="# ")
+            name = setting.name.rpartition(".")[2]
+            lines.append(f"{name} = {_toml(msgspec.to_builtins(setting.default))}")
     return "\n".join(lines) + "\n"
 
 

@@ -123,30 +123,26 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         name = typed.replace("-", "_")
         name = SHORT_NAMES.get(name, name)
         switched_off = re.sub(r"(^|\.)no_(?=[^.]+$)", r"\1", name)
+        pairs = []
         if name.startswith(f"{ENVIRONMENT_OPTIONS}.") and ENVIRONMENT_OPTIONS in options:
-            pairs = [typed.partition(f"{ENVIRONMENT_OPTIONS}.")[2], *following(attached)]
-            values.setdefault(ENVIRONMENT_OPTIONS, {}).update(_pairs(pairs))
-        elif options.get(name) is bool:
+            # --environment.options.length 5
+            name, pairs = ENVIRONMENT_OPTIONS, [typed.removeprefix(f"{ENVIRONMENT_OPTIONS}.")]
+        if options.get(name) is bool:
             values[name] = read_value(name, bool, "True" if attached is None else attached)
         elif name not in options and options.get(switched_off) is bool:
             values[switched_off] = not read_value(switched_off, bool, "True" if attached is None else attached)
         elif name not in options:
             raise _unknown(word, name, options, title)
         elif name == ENVIRONMENT_OPTIONS:
-            values.setdefault(name, {}).update(_pairs([*following(attached)]))
+            values.setdefault(name, {}).update(_pairs([*pairs, *following(attached)]))
         elif get_origin(options[name]) is tuple:
             values[name] = read_value(name, options[name], [*following(attached)])
         else:
-            values[name] = read_value(name, options[name], _one(name, attached, left))
+            text = next(following(attached), None)
+            if text is None:
+                raise ConfigurationError(f"{option_name(name)}: its value is missing")
+            values[name] = read_value(name, options[name], text)
     return values, loose
-
-
-def _one(name: str, attached: str | None, left: deque[str]) -> str:
-    if attached is not None:
-        return attached
-    if not left or _OPTION.fullmatch(left[0]):
-        raise ConfigurationError(f"{option_name(name)}: its value is missing")
-    return left.popleft()
 
 
 def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> ConfigurationError:

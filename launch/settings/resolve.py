@@ -339,8 +339,6 @@ def show_help(command: type, title: str, words: Sequence[str]) -> None:
         with suppress(ConfigurationError):
             request = parse(command, title, words).request()
             # Help downloads nothing.
-            urls: dict[str, Any] = {
-                name: None for name in ("resume", "start_from") if "://" in (getattr(request, name) or "")
-            }
-            base = base_settings(replace(request, **urls))
+            if "://" not in f"{request.resume} {request.start_from}":
+                base = base_settings(request)
     print_help(command, title, words, base.config, base.preset)
