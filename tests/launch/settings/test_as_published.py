@@ -22,6 +22,8 @@ PAPER = {
     # The network of Mnih et al. 2013, whose input is not centred.
     "network.centre_observations": False,
 }
+# How a return is measured: with the smallest of the three final ε.
+EVALUATED = {"stop_measure": "evaluation", "evaluation.every_frames": 8_000_000, "evaluation.episodes": 40}
 FIXED = {
     # Gradients are applied on arrival, and none is refused.
     "learner.gradients_per_update": 1,
@@ -63,9 +65,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "a3c": PAPER,
     # "an additional 256 LSTM cells after the final hidden layer".
     "a3c-lstm": PAPER | {"network.recurrent": "lstm"},
-    "nstep-q": PAPER | {"method.name": "q_learning"},
-    "onestep-q": PAPER | {"method.name": "q_learning", "method.n_step": 1},
-    "onestep-sarsa": PAPER | {"method.name": "sarsa", "method.n_step": 1},
+    "nstep-q": PAPER | EVALUATED | {"method.name": "q_learning"},
+    "onestep-q": PAPER | EVALUATED | {"method.name": "q_learning", "method.n_step": 1},
+    "onestep-sarsa": PAPER | EVALUATED | {"method.name": "sarsa", "method.n_step": 1},
     # Section 9 of the supplement: "a single hidden layer with 200 ReLU units", an entropy cost of 1e-4, and one σ² of
     # all dimensions. The rate is one of its range [1e-4, 1e-1]. Rewards are not clipped; their scale is for Pendulum.
     "a3c-continuous": {
