@@ -29,7 +29,6 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as tf
 
 _REPEATS = 3
 _WARM_UP_CALLS = 3
@@ -41,21 +40,11 @@ PLAIN_NETWORKS = {
 # An actor-critic reports about as many statistics with each gradient.
 _STATISTICS = {f"statistic {number}": 0.5 for number in range(8)}
 
-Components = dict[str, list[float]]
-"""Environment, acting and gradient: e, a and E·g of the bound in seconds of one core per agent step, by repeats."""
-
-
-class Alone(NamedTuple):
-    """What was measured. `components` is empty where the bound is not known.
-
-    `learner` are the learner's seconds of one core per gradient, by repeats; `parameters` the length of a gradient.
-    `emulators` are the seconds per agent step of those of all GPU actors together; empty for other actors and games.
-    """
-
-    components: Components
-    learner: list[float]
-    parameters: int
-    emulators: list[float]
+Alone = dict[str, list[float]]
+"""Seconds of each part, by repeats: of one core per agent step of environment, acting and gradient, where the bound is
+known; per gradient of the learner; per agent step of the emulators of all GPU actors together."""
+BOUND_PARTS = "environment", "acting", "gradient"
+"""Their seconds are e, a and E·g of the bound."""
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
@@ -63,17 +52,17 @@ def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
 
     They compute on the CPU, which is no yardstick for actors on a GPU.
     """
-    network = config.network
-    return (
-        config.actor.device != "gpu"
-        and spec.has_lives
-        and network.name in PLAIN_NETWORKS
-        and network.recurrent == "none"
-    )
+    plain = config.network.name in PLAIN_NETWORKS and config.network.recurrent == "none"
+    return plain and spec.has_lives and config.actor.device != "gpu"
 
 
-def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float = 0.7) -> Alone:
-    """Measure the parts in a process, in turn, each in one thread but for emulators. A repeat takes `seconds`."""
+def measure_alone(
+    config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float = 0.7
+) -> tuple[Alone, int]:
+    """Measure the parts in a process, in turn, each in one thread but for emulators. A repeat takes `seconds`.
+
+    Returns the seconds, and the number of parameters.
+    """
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
         call, result = Path(folder, "call"), Path(folder, "result")
         call.write_bytes(pickle.dumps((config, spec, budget, seconds)))
@@ -82,16 +71,15 @@ def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget
         subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
         if not result.is_file():
             raise ConfigurationError("the parts could not be measured alone: their process died")
-        measured = pickle.loads(result.read_bytes())
+        measured: tuple[Alone, int] | EnvironmentFailedError = pickle.loads(result.read_bytes())
     if isinstance(measured, EnvironmentFailedError):
         raise measured
-    return Alone(*measured)
+    return measured
 
 
 def _measured(
     config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float
-) -> tuple[Components, list[float], int, list[float]] | EnvironmentFailedError:
-    """The values of `Alone`, whose class is another one in a process that runs this file; or an environment's error."""
+) -> tuple[Alone, int] | EnvironmentFailedError:
     prepare_tensorflow(gpu=False)
     try:
         works = make_works(config, spec) if has_bound(config, spec) else {}
@@ -102,8 +90,7 @@ def _measured(
             for _ in range(_WARM_UP_CALLS):
                 work.call()
         repeats = [{part: seconds_of(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)]
-        components = {part: [repeat[part] for repeat in repeats] for part in works}
-        return components, components.pop("learner"), parameters, components.pop("emulators", [])
+        return {part: [repeat[part] for repeat in repeats] for part in works}, parameters
     except EnvironmentFailedError as error:
         return error
 
@@ -135,24 +122,23 @@ def learner_work(config: RunConfig, spec: EnvironmentSpec) -> tuple[Work, int]:
     parameters, layout = policy.initial_parameters(), policy.layout
     learner = Learner(config, layout, parameters)
     gradient = np.random.default_rng(config.seed).normal(0.0, 1e-3, parameters.size).astype(np.float32)
-    numbers = itertools.count(1)
     agent_steps = config.actor.environments * config.actor.unroll_length
+    report = GradientReport(
+        actor_id=0,
+        sequence=0,
+        version=0,
+        layout_fingerprint=layout.fingerprint,
+        gradient=gradient,
+        agent_steps=agent_steps,
+        samples=agent_steps,
+        episodes=EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
+        stage_seconds=StageSeconds(),
+        statistics=_STATISTICS,
+    )
+    numbers = itertools.count(1)
 
     def submit() -> int:
-        learner.submit(
-            GradientReport(
-                actor_id=0,
-                sequence=next(numbers),
-                version=learner.version,
-                layout_fingerprint=layout.fingerprint,
-                gradient=gradient,
-                agent_steps=agent_steps,
-                samples=agent_steps,
-                episodes=EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
-                stage_seconds=StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
-                statistics=_STATISTICS,
-            )
-        )
+        learner.submit(report._replace(sequence=next(numbers), version=learner.version))
         # The loop takes one of each version, to publish it.
         return learner.snapshot().version
 
@@ -190,19 +176,20 @@ def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
     environment.unwrapped.reset(seed=config.seed)
     turn = itertools.cycle(random.integers(0, spec.actions.size, (1_000, actor.environments)))
 
-    policy = _plain_network(config, spec)
-    observed = _images((actor.environments, *policy.input_shape[1:]))
+    def images(count: int) -> tf.Tensor:
+        return tf.constant(random.integers(0, 256, (count, *spec.observation_shape), np.uint8))
+
+    policy, observed = _plain_network(config, spec), images(actor.environments)
     act = tf.function(lambda x: policy(x), input_signature=[tf.TensorSpec.from_tensor(observed)], autograph=False)
 
     agent_steps = actor.environments * actor.unroll_length // actor.minibatches
-    network = _plain_network(config, spec)
-    images = _images((agent_steps, *network.input_shape[1:]))
+    network, batch = _plain_network(config, spec), images(agent_steps)
     actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
     returns = tf.constant(random.normal(size=agent_steps), tf.float32)
 
-    def gradient(images: "tf.Tensor") -> "list[tf.Tensor]":
+    def gradient(batch: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            logits, values = network(images)
+            logits, values = network(batch)
             values = values[:, 0]
             log_probs = tf.nn.log_softmax(logits)
             advantages = tf.stop_gradient(returns - values)
@@ -211,18 +198,12 @@ def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
             loss = policy_loss + 0.5 * tf.reduce_mean(tf.square(returns - values)) - 0.01 * entropy
         return tape.gradient(loss, network.trainable_variables)
 
-    graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
+    graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(batch)], autograph=False)
     return {
         "environment": Work(lambda: environment.unwrapped.step(next(turn)), actor.environments),
         "acting": Work(lambda: act(observed), actor.environments),
-        "gradient": Work(lambda: [graph(images) for _ in range(actor.epochs)], agent_steps),
+        "gradient": Work(lambda: [graph(batch) for _ in range(actor.epochs)], agent_steps),
     }
-
-
-def _images(shape: tuple[int, ...]) -> "tf.Tensor":
-    import tensorflow as tf
-
-    return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
 
 
 def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> "keras.Model":

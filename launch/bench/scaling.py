@@ -5,7 +5,7 @@ together.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,37 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.bench.throughput import (
-    agent_steps_per_gradient,
+    busy_reasons,
     endless,
     print_rows,
     progress,
     steady_state,
     train_for,
-    unsteady,
     warn_of_busy,
 )
 from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
-from launch.results.curves import lag_counts
 from launch.results.report import TimeSpent, held_back
-from launch.run.metrics import lag_summary
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, complete, resolved
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
+
+_TABLE = {
+    "actors": "{actors}",
+    "agent\nsteps/s": "{agent_steps_per_second:,.0f}",
+    "least\nto most": "{least:,.0f} to {most:,.0f}",
+    "effi-\nciency": "{efficiency:.2f}",
+    "learner\nbusy": "{learner_utilisation:.0%}",
+    "lag": "{policy_lag_mean:.1f}/{policy_lag_p95}/{policy_lag_max}",
+}
+_MEDIANS = (
+    "agent_steps_per_second",
+    "frames_per_second",
+    "updates_per_second",
+    "policy_lag_mean",
+    "learner_utilisation",
+)
 
 
 @dataclass(frozen=True)
@@ -79,93 +92,65 @@ def scaling(arguments: ScalingArguments) -> int:
         for repeat in range(arguments.repeats):
             for actors, config in configs.items():
                 progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
-                made[actors].append(measure_throughput(config, arguments.seconds))
+                made[actors].append(steady_state(config, train_for(config, arguments.seconds), arguments.seconds))
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted; what was measured is shown")
-    if not any(made.values()):
+    points = summarise(configs, made)
+    if not points:
         return EXIT_INTERRUPTED
-    result = summarise(configs, made)
-    repeats = {f"{row['actors']} actors": (row["least"], row["most"]) for row in result["points"]}
-    result |= {
-        "busy": [*([load] if load else []), *unsteady(repeats)],
+    repeats = {f"{point['actors']} actors": (point["least"], point["most"]) for point in points}
+    result = {
+        "points": points,
+        "verdict": verdict(points, configs[points[-1]["actors"]]),
+        "busy": busy_reasons(load, repeats),
         "preset": first.preset,
         "settings": flat_settings(first.config) | {"actors": ",".join(map(str, configs))},
         **provenance(),
     }
-    _show(console, result)
+    print_rows(console, _TABLE, points)
+    progress(console, "medians; lag: mean/95th percentile/largest, in updates")
+    print_line(console, result["verdict"])
+    warn_of_busy(console, result["busy"])
     write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
-def measure_throughput(config: RunConfig, seconds: float) -> dict[str, Any]:
-    """Rates and costs of a number of actors, from a run of its own."""
-    rows = train_for(config, seconds)
-    measured = steady_state(rows, seconds)
-    gradients = measured["agent_steps_per_second"] / agent_steps_per_gradient(config)
-    return {
-        **measured,
-        "frames_per_second": measured["agent_steps_per_second"] * config.frames_per_agent_step,
-        "policy_lag_p95": lag_summary(lag_counts(rows))[1],
-        "learner_utilisation": gradients * measured["learner_seconds_per_update"],
-        "agent_steps_dropped": rows[-1]["agent_steps_dropped"],
-    }
+def summarise(configs: Mapping[int, RunConfig], made: Mapping[int, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The point of each number of actors: medians over repeats, speed-up and efficiency against the fewest actors."""
+    points: list[dict[str, Any]] = []
+    for actors, repeats in made.items():
+        if not repeats:
+            continue
+        rates = [repeat["agent_steps_per_second"] for repeat in repeats]
+        stages = [repeat["stage_seconds_per_step"] for repeat in repeats]
+        point = {
+            "actors": actors,
+            "gradients_per_update": configs[actors].learner.gradients_per_update,
+            "unroll": configs[actors].actor.unroll_length,
+            "repeats": len(repeats),
+            **{name: float(np.median([repeat[name] for repeat in repeats])) for name in _MEDIANS},
+            "least": min(rates),
+            "most": max(rates),
+            "policy_lag_p95": max(repeat["policy_lag_p95"] for repeat in repeats),
+            "policy_lag_max": max(repeat["policy_lag_max"] for repeat in repeats),
+            "stage_microseconds": {
+                stage: 1e6 * float(np.median([seconds[stage] for seconds in stages])) for stage in stages[0]
+            },
+            "agent_steps_dropped": sum((Counter(repeat["agent_steps_dropped"]) for repeat in repeats), Counter[str]()),
+        }
+        fewest = points[0] if points else point
+        point["speed_up"] = point["agent_steps_per_second"] / fewest["agent_steps_per_second"] * fewest["actors"]
+        point["efficiency"] = point["speed_up"] / actors
+        points.append(point)
+    return points
 
 
-def summarise(configs: dict[int, RunConfig], made: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians over repeats, speed-up and efficiency against the fewest actors, and a verdict."""
-    rows = [_row(config, n, made[n]) for n, config in configs.items() if made[n]]
-    for row in rows:
-        row["speed_up"] = row["agent_steps_per_second"] / rows[0]["agent_steps_per_second"] * rows[0]["actors"]
-        row["efficiency"] = row["speed_up"] / row["actors"]
-    return {"points": rows, "verdict": verdict(rows, configs[rows[-1]["actors"]])}
-
-
-def _row(config: RunConfig, actors: int, made: list[dict[str, Any]]) -> dict[str, Any]:
-    rates = [m["agent_steps_per_second"] for m in made]
-    return {
-        "actors": actors,
-        "gradients_per_update": config.learner.gradients_per_update,
-        "unroll": config.actor.unroll_length,
-        "repeats": len(made),
-        "agent_steps_per_second": float(np.median(rates)),
-        "least": min(rates),
-        "most": max(rates),
-        **{
-            name: float(np.median([m[name] for m in made]))
-            for name in ("frames_per_second", "updates_per_second", "policy_lag_mean", "learner_utilisation")
-        },
-        "policy_lag_p95": max(m["policy_lag_p95"] for m in made),
-        "policy_lag_max": max(m["policy_lag_max"] for m in made),
-        "stage_microseconds": {
-            stage: 1e6 * float(np.median([m["stage_seconds_per_step"][stage] for m in made]))
-            for stage in made[0]["stage_seconds_per_step"]
-        },
-        "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
-    }
-
-
-def verdict(rows: Sequence[dict[str, Any]], config: RunConfig) -> str:
-    """Whether throughput saturates within the rows, and on what. `config` is that of the last one."""
-    last = rows[-1]
+def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
+    """Whether throughput saturates within the points, and on what. `config` is that of the last one."""
+    last = points[-1]
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
-    if last["efficiency"] >= 0.9 or len(rows) == 1:
+    if last["efficiency"] >= 0.9 or len(points) == 1:
         return f"{seen}: no saturation"
     spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])
     return " ".join([f"{seen}.", *held_back(spent, config)])
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "actors": lambda row: str(row["actors"]),
-        "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
-        "least\nto most": lambda row: f"{row['least']:,.0f} to {row['most']:,.0f}",
-        "effi-\nciency": lambda row: f"{row['efficiency']:.2f}",
-        "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
-        "lag": lambda row: f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
-    }
-    print_rows(console, columns, result["points"])
-    progress(console, "medians; lag: mean/95th percentile/largest, in updates")
-    print_line(console, result["verdict"])
-    if result["busy"]:
-        warn_of_busy(console, result["busy"])

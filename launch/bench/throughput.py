@@ -18,7 +18,7 @@ emulators alone.
 import subprocess
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.bench.alone import PLAIN_NETWORKS, Alone, Components, measure_alone
+from launch.bench.alone import BOUND_PARTS, PLAIN_NETWORKS, Alone, has_bound, measure_alone
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import (
@@ -42,7 +42,9 @@ from launch.machine import (
     usable_gpus,
 )
 from launch.output import print_line, provenance, write_json
+from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
+from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
 from launch.settings.resolve import PresetArguments, complete, resolved
 from launch.train import TrainingFailedError
@@ -57,6 +59,17 @@ _MILLIONS_OF_FRAMES = (40, 200)
 _MOST_ACTORS = 4096
 # On an idle virtual machine that others share, medians of repeats differ by a fifth at most.
 STEADY_RATIO = 1.25
+
+_PREDICTION = {
+    "cores": "{cores}",
+    "actors": "{actors}",
+    "memory": "{memory_gib:,.0f} GiB",
+    "agent\nsteps/s": "{agent_steps_per_second:,.0f}",
+    "minutes\nto 40 M": "{minutes_to_40m_frames:,.1f}",
+    "to 200 M\nframes": "{minutes_to_200m_frames:,.1f}",
+    "learner\nbusy": "{learner_utilisation:.0%}",
+    "held\nback by": "{held_back_by}",
+}
 
 
 @dataclass(frozen=True)
@@ -73,62 +86,50 @@ class ThroughputArguments(PresetArguments):
 
 def throughput(arguments: ThroughputArguments) -> None:
     """Run `tributary bench throughput [PRESET] [SETTINGS]`."""
-    seconds = arguments.seconds
-    if not seconds > 0:
-        raise setting_error("seconds", seconds, "must be greater than 0")
+    if not arguments.seconds > 0:
+        raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     run = complete(arguments.request())
     spec = environment_spec(run.config.environment)
     base, device = on_device(endless(run.config), spec, usable_gpus())
     budget, on_gpu = thread_budget(base), base.actor.device == "gpu"
     config = resolved(base, budget.actors)
     check_network(config, spec)
-    # With fewer actors than cores, the other cores are the learner's.
-    cores = min(usable_cores(), budget.actors)
     console, load = Console(), busy(load_average())
     if device is not None:
         print_line(console, device)
-
-    def alone() -> Alone:
-        parts = (
-            "emulators and learner, each alone"
-            if on_gpu
-            else "environment, acting, gradient and learner, each alone on one core"
-        )
-        progress(console, f"{parts} …")
-        return measure_alone(config, spec, budget)
-
-    # Before and after the system, so that a slow minute of a shared machine is in both.
-    before = alone()
     if on_gpu:
-        progress(console, "no bound: it is of networks on a CPU, and these actors compute on a GPU")
-    elif not before.components:
-        progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
+        parts = "emulators and learner, each alone"
+        no_bound = "it is of networks on a CPU, and these actors compute on a GPU"
+    else:
+        parts = "environment, acting, gradient and learner, each alone on one core"
+        no_bound = f"it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}"
+    # Alone before and after the system, so that a slow minute of a shared machine is in both.
+    progress(console, f"{parts} …")
+    before, parameters = measure_alone(config, spec, budget)
+    if not has_bound(config, spec):
+        progress(console, f"no bound: {no_bound}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
-    measured = steady_state(train_for(config, seconds), seconds)
-    after = alone()
-    parts = [each.components for each in (before, after) if each.components]
-    learner_seconds = float(np.median(before.learner + after.learner))
-    rate, stages = measured["agent_steps_per_second"], measured["stage_seconds_per_step"]
-    actor_seconds = sum(stages.values()) - stages["wait"]
-    emulators = [*before.emulators, *after.emulators]
-    halves = measured["agent_steps_per_second_by_halves"]
-    reasons = [
-        *([load] if load else []),
-        *unsteady({"the system": halves, "the bound": [_sum_of_medians(part) for part in parts]}),
-    ]
-    costs = base, actor_seconds, learner_seconds
+    measured = steady_state(config, train_for(config, arguments.seconds), arguments.seconds)
+    progress(console, f"{parts} …")
+    after, _ = measure_alone(config, spec, budget)
+    both = {part: before[part] + after[part] for part in before}
+    learner_seconds, emulators = float(np.median(both["learner"])), both.get("emulators")
+    stages, rate = measured["stage_seconds_per_step"], measured["agent_steps_per_second"]
+    costs = base, sum(stages.values()) - stages["wait"], learner_seconds
+    sums = [sum(bound_seconds(alone).values()) for alone in (before, after) if has_bound(config, spec)]
+    reasons = busy_reasons(load, {"the system": measured["agent_steps_per_second_by_halves"], "the bound": sums})
+    predicts = not reasons and not on_gpu
     result = {
-        "agent_steps_per_second": rate,
-        "frames_per_second": rate * config.frames_per_agent_step,
-        **bound_figures(parts, cores, rate),
+        # With fewer actors than cores, the other cores are the learner's.
+        **bound_figures(both, min(usable_cores(), budget.actors), rate),
         **measured,
         "learner_seconds_per_gradient": learner_seconds,
-        "parameters": before.parameters,
+        "parameters": parameters,
         "agent_steps_per_gradient": agent_steps_per_gradient(config),
-        "emulators_agent_steps_per_second": 1.0 / float(np.median(emulators)) if emulators else None,
+        "emulators_agent_steps_per_second": 1 / float(np.median(emulators)) if emulators else None,
         "busy": reasons,
-        "curve": [] if reasons or on_gpu else [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})],
-        "saturation_actors": None if reasons or on_gpu else saturation_actors(*costs),
+        "curve": [predict(*costs, n) for n in sorted({*_CORES, usable_cores()})] if predicts else [],
+        "saturation_actors": saturation_actors(*costs) if predicts else None,
         **provenance(),
         "preset": run.preset,
         "settings": flat_settings(config) | {"actors": budget.actors},
@@ -137,21 +138,37 @@ def throughput(arguments: ThroughputArguments) -> None:
     write_json(arguments.json, result)
 
 
-# ---- A busy machine
-
-
-def unsteady(repeats: Mapping[str, Sequence[float]]) -> list[str]:
-    """A sentence for each measurement whose repeats differ more than those of an idle machine do."""
+def busy_reasons(load: str | None, repeats: Mapping[str, Sequence[float]]) -> list[str]:
+    """Why figures are those of a busy machine: its load, and repeats that differ more than those of an idle machine."""
     ratios = {name: max(values) / min(values) for name, values in repeats.items() if len(values) > 1}
-    return [
+    reasons = [load] if load is not None else []
+    return reasons + [
         f"repeated measurements of {name} differ by a factor of {ratio:.2f}"
         for name, ratio in ratios.items()
         if ratio > STEADY_RATIO
     ]
 
 
-def _sum_of_medians(measured: Components) -> float:
-    return sum(float(np.median(repeats)) for repeats in measured.values())
+def bound_seconds(measured: Alone) -> dict[str, float]:
+    """The median of each part of the bound in seconds; {} without a bound."""
+    return {part: float(np.median(measured[part])) for part in BOUND_PARTS if part in measured}
+
+
+def bound_figures(measured: Alone, cores: int, rate: float) -> dict[str, Any]:
+    """The JSON figures of the bound of `cores`; {} without one."""
+    seconds = bound_seconds(measured)
+    if not seconds:
+        return {}
+    bound = cores / sum(seconds.values())
+    return {
+        "bound_cores": cores,
+        "bound_agent_steps_per_second": bound,
+        "fraction_of_bound": rate / bound,
+        "alone": {
+            "seconds_per_step": seconds,
+            "least_and_most_seconds_per_step": {part: (min(measured[part]), max(measured[part])) for part in seconds},
+        },
+    }
 
 
 # ---- What follows for other numbers of cores
@@ -198,21 +215,7 @@ def saturation_actors(config: RunConfig, actor_seconds: float, learner_seconds: 
     return 1 + bisect_left(range(1, _MOST_ACTORS), True, key=full)
 
 
-def bound_figures(measured: Sequence[Components], cores: int, rate: float) -> dict[str, Any]:
-    """The JSON figures of the bound of `cores`, by the repeats of all measurements; {} without one."""
-    if not measured:
-        return {}
-    repeats = {part: [seconds for each in measured for seconds in each[part]] for part in measured[0]}
-    bound = cores / _sum_of_medians(repeats)
-    return {
-        "bound_cores": cores,
-        "bound_agent_steps_per_second": bound,
-        "fraction_of_bound": rate / bound,
-        "alone": {
-            "seconds_per_step": {part: float(np.median(seconds)) for part, seconds in repeats.items()},
-            "least_and_most_seconds_per_step": {part: (min(s), max(s)) for part, s in repeats.items()},
-        },
-    }
+# ---- The whole system
 
 
 def endless(config: RunConfig) -> RunConfig:
@@ -224,10 +227,14 @@ def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
     """Train until `seconds` after the warm-up. Returns the rows since the actors' first report."""
     rows: list[dict[str, Any]] = []
 
+    def covered() -> bool:
+        needed = WARM_UP_SECONDS + seconds + 1.0
+        return bool(rows) and rows[-1]["elapsed_seconds"] >= rows[0]["elapsed_seconds"] + needed
+
     def take(event: Event) -> bool:
         if isinstance(event, Row) and event.values["agent_steps"] > 0:
             rows.append(event.values)
-        return not _covers(rows, seconds)
+        return not covered()
 
     # A closed terminal interrupts the bench, which ends the run: its process belongs to no terminal.
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent, Interrupts():
@@ -235,17 +242,13 @@ def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
             train_in_process(config, Path(parent) / "run", take, preset="bench", output=subprocess.DEVNULL)
         except (ConfigurationError, TrainingFailedError) as error:
             raise ConfigurationError(f"the system could not be measured: {error}") from error
-    if not _covers(rows, seconds):
+    if not covered():
         raise ConfigurationError("the system could not be measured: the run ended early")
     return rows
 
 
-def _covers(rows: list[dict[str, Any]], seconds: float) -> bool:
-    return bool(rows) and rows[-1]["elapsed_seconds"] >= rows[0]["elapsed_seconds"] + WARM_UP_SECONDS + seconds + 1.0
-
-
-def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Rates and costs of the `seconds` after the warm-up, from a run's rows of metrics."""
+def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Rates and costs of a run in the `seconds` after the warm-up, from its rows of metrics."""
     working = [row for row in rows if row["agent_steps"] > 0]
     begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
@@ -256,86 +259,83 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     if not playing:
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")
     first, middle, last = counted[0], counted[len(counted) // 2], counted[-1]
-    elapsed = last["elapsed_seconds"] - first["elapsed_seconds"]
     weights = [row["agent_steps_per_second"] for row in playing]
     halves = [(first, middle), (middle, last)] if len(counted) > 2 else []
 
-    def rate(begin: dict[str, Any], end: dict[str, Any]) -> float:
-        return float((end["agent_steps"] - begin["agent_steps"]) / (end["elapsed_seconds"] - begin["elapsed_seconds"]))
+    def rate(count: str, begin: dict[str, Any], end: dict[str, Any]) -> float:
+        return float((end[count] - begin[count]) / (end["elapsed_seconds"] - begin["elapsed_seconds"]))
 
+    agent_steps = rate("agent_steps", first, last)
+    learner_seconds = float(np.mean([row["learner_milliseconds"] for row in rows])) * 1e-3
     return {
-        "agent_steps_per_second": rate(first, last),
-        "agent_steps_per_second_by_halves": [rate(*half) for half in halves],
-        "updates_per_second": (last["updates"] - first["updates"]) / elapsed,
-        "learner_seconds_per_update": float(np.mean([row["learner_milliseconds"] for row in rows])) * 1e-3,
+        "agent_steps_per_second": agent_steps,
+        "agent_steps_per_second_by_halves": [rate("agent_steps", *half) for half in halves],
+        "frames_per_second": agent_steps * config.frames_per_agent_step,
+        "updates_per_second": rate("updates", first, last),
+        "learner_seconds_per_update": learner_seconds,
+        "learner_utilisation": agent_steps / agent_steps_per_gradient(config) * learner_seconds,
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
+        "policy_lag_p95": lag_summary(lag_counts(rows))[1],
         "policy_lag_max": max(row["policy_lag_max"] for row in rows),
+        "agent_steps_dropped": last["agent_steps_dropped"],
         "stage_seconds_per_step": {
             stage: float(np.average([row["stage_microseconds"][stage] for row in playing], weights=weights)) * 1e-6
             for stage in playing[0]["stage_microseconds"]
         },
-        "measured_seconds": elapsed,
+        "measured_seconds": last["elapsed_seconds"] - first["elapsed_seconds"],
     }
+
+
+# ---- What is printed
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
     settings = result["settings"]
-    network = settings["network.name"]
-    if settings["network.recurrent"] != "none":
-        network += f" + {settings['network.recurrent']}"
-    title = (
-        f"{settings['environment.id']}, {network}: {settings['actors']} actors x "
-        f"{settings['actor.environments']} environments, unroll {settings['actor.unroll_length']}, "
-        f"{settings['actor.epochs']} epochs x {settings['actor.minibatches']} minibatches"
+    on_gpu, memory = settings["actor.device"] == "gpu", settings["network.recurrent"]
+    print_line(
+        console,
+        f"{settings['environment.id']}, {settings['network.name']}{'' if memory == 'none' else f' + {memory}'}: "
+        f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
+        f"{settings['actor.unroll_length']}, {settings['actor.epochs']} epochs x {settings['actor.minibatches']} "
+        "minibatches",
     )
-    print_line(console, title)
     alone = {"alone": result["alone"]["seconds_per_step"]} if "alone" in result else {}
-    on_gpu = settings["actor.device"] == "gpu"
-    print_stages(console, alone | {"in the system": result["stage_seconds_per_step"]}, "actor" if on_gpu else "core")
-    rate, frames = result["agent_steps_per_second"], result["frames_per_second"]
-    lines = [f"agent steps/s      {rate:,.0f}   (frames/s {frames:,.0f})"]
-    if "alone" in result:
-        lines += [
-            f"bound              {result['bound_agent_steps_per_second']:,.0f}   on {result['bound_cores']} cores",
-            f"fraction of bound  {result['fraction_of_bound']:.3f}",
-        ]
-    if result["emulators_agent_steps_per_second"] is not None:
-        ceiling = result["emulators_agent_steps_per_second"]
+    columns = alone | {"in the system": result["stage_seconds_per_step"]}
+    stages = Table(f"µs per agent step and {'actor' if on_gpu else 'core'}", box=None, pad_edge=False)
+    for heading in columns:
+        stages.add_column(heading, justify="right")
+    for stage in StageSeconds._fields:
+        cells = (f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for seconds in columns.values())
+        stages.add_row(stage, *cells)
+    console.print(stages, highlight=False)
+    rate, ceiling = result["agent_steps_per_second"], result["emulators_agent_steps_per_second"]
+    lines = [f"agent steps/s      {rate:,.0f}   (frames/s {result['frames_per_second']:,.0f})"]
+    if alone:
+        lines.append(
+            f"bound              {result['bound_agent_steps_per_second']:,.0f}   on {result['bound_cores']} cores"
+        )
+        lines.append(f"fraction of bound  {result['fraction_of_bound']:.3f}")
+    if ceiling is not None:
         lines.append(f"emulators alone    {ceiling:,.0f}   the system has {rate / ceiling:.3f} of it")
-    lines += [
+    lines.append(
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "
-        f"{result['updates_per_second']:.1f} updates/s; alone {1e3 * result['learner_seconds_per_gradient']:.2f} ms",
-        f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}",
-    ]
+        f"{result['updates_per_second']:.1f} updates/s; alone {1e3 * result['learner_seconds_per_gradient']:.2f} ms"
+    )
+    lines.append(f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}")
     for line in lines:
         print_line(console, line)
-    if result["busy"]:
-        warn_of_busy(console, result["busy"])
-        print_line(console, "no prediction for more cores: it would follow from these figures")
-        return
-    if on_gpu:
-        print_line(console, "no prediction for more cores: it is for actors on CPUs")
+    warn_of_busy(console, result["busy"])
+    if not result["curve"]:
+        why = "it would follow from these figures" if result["busy"] else "it is for actors on CPUs"
+        print_line(console, f"no prediction for more cores: {why}")
         return
     console.print()
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "cores": lambda row: f"{row['cores']}",
-        "actors": lambda row: f"{row['actors']}",
-        "memory": lambda row: f"{row['memory_gib']:,.0f} GiB",
-        "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
-        "minutes\nto 40 M": lambda row: f"{row['minutes_to_40m_frames']:,.1f}",
-        "to 200 M\nframes": lambda row: f"{row['minutes_to_200m_frames']:,.1f}",
-        "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
-        "held\nback by": lambda row: row["held_back_by"],
-    }
-    print_rows(console, columns, result["curve"])
+    print_rows(console, _PREDICTION, result["curve"])
     print_line(
         console,
         "predicted for one machine with cores like these; the learner is full at "
         f"{result['saturation_actors']:,} actors; what more actors change: docs/scaling.md",
     )
-
-
-# ---- What all measurements print
 
 
 def progress(console: Console, line: str) -> None:
@@ -344,30 +344,18 @@ def progress(console: Console, line: str) -> None:
 
 
 def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
-    """Print that the figures above are those of a busy machine."""
-    why = "; ".join(reasons)
-    print_line(console, f"busy machine: {why}; the figures are too low: measure again when it is idle, or for longer")
+    """Print the reasons why the figures above are those of a busy machine, if there are any."""
+    if reasons:
+        why = "; ".join(reasons)
+        advice = "the figures are too low: measure again when it is idle, or for longer"
+        print_line(console, f"busy machine: {why}; {advice}")
 
 
-def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]], per: str = "core") -> None:
-    """Print the seconds per agent step of each stage, in microseconds. Columns may lack stages."""
-    table = Table(f"µs per agent step and {per}", box=None, pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for stage in StageSeconds._fields:
-        cells = [f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for seconds in columns.values()]
-        if any(cells):
-            table.add_row(stage, *cells)
-    console.print(table, highlight=False)
-
-
-def print_rows(
-    console: Console, columns: Mapping[str, Callable[[dict[str, Any]], str]], rows: Sequence[dict[str, Any]]
-) -> None:
-    """Print a table of numbers: for each row the text that each column makes of it."""
+def print_rows(console: Console, columns: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table of numbers. A column has a heading, and the format of its cells, with names of a row's values."""
     table = Table(box=None, pad_edge=False)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(text(row) for text in columns.values()))
+        table.add_row(*(cell.format(**row) for cell in columns.values()))
     console.print(table, highlight=False)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.bench.throughput import agent_steps_per_gradient, predict, saturation_actors, unsteady
+from launch.bench.throughput import agent_steps_per_gradient, busy_reasons, predict, saturation_actors
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.presets import PRESETS
 from launch.settings.resolve import resolved
@@ -46,6 +46,7 @@ def test_more_actors_send_smaller_gradients() -> None:
     assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(resolved(pong, full)) / 2e-3, abs=1)
 
 
-def test_repeats_that_differ_mark_the_figures() -> None:
-    (sentence,) = unsteady({"the system": [2_000.0, 2_400.0], "the bound": [1.0, 1.1, 2.0], "one": [5.0]})
-    assert sentence == "repeated measurements of the bound differ by a factor of 2.00"
+def test_repeats_that_differ_and_a_load_mark_the_figures() -> None:
+    repeats = {"the system": [2_000.0, 2_400.0], "the bound": [1.0, 1.1, 2.0], "one": [5.0]}
+    differ = "repeated measurements of the bound differ by a factor of 2.00"
+    assert (busy_reasons(None, repeats), busy_reasons("load", repeats)) == ([differ], ["load", differ])

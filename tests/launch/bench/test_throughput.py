@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from actors.environments import environment_spec
-from launch.bench import scaling as module
-from launch.bench.alone import Alone, emulators_work, has_bound, learner_work, make_works, measure_alone
-from launch.bench.scaling import summarise
+from launch.bench.alone import emulators_work, has_bound, learner_work, make_works, measure_alone
+from launch.bench.scaling import summarise, verdict
 from launch.bench.throughput import bound_figures, steady_state
 from launch.cli import main
 from launch.machine import PRETENDED_GPUS, ThreadBudget, usable_cores
@@ -23,6 +22,10 @@ from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
+
+
+CONFIG = replace(PRESETS["pong"].config, actor=ActorConfig(environments=32, unroll_length=20))
+CONFIGS = {actors: replace(CONFIG, actors=actors) for actors in (1, 2)}
 
 
 def row(seconds: float, agent_steps: int, updates: int, environment: float = 250.0) -> dict:
@@ -36,7 +39,13 @@ def row(seconds: float, agent_steps: int, updates: int, environment: float = 250
         "policy_lag_mean": 1.0,
         "policy_lag_max": int(seconds),
         "policy_lag_counts": {"1": 10},
+        "agent_steps_dropped": {},
     }
+
+
+def rows(rate: float) -> list[dict]:
+    """The rows of a run, whose warm-up is over at second 10."""
+    return [row(6.0, 10, 1), *(row(s, int(rate * (s - 5)), int(s)) for s in (10.0, 12.0, 14.0, 16.0))]
 
 
 def test_a_steady_state_leaves_out_start_and_warm_up() -> None:
@@ -44,11 +53,14 @@ def test_a_steady_state_leaves_out_start_and_warm_up() -> None:
     rows = [row(5.0, 0, 0), row(6.0, 10, 1), row(9.0, 500, 5, 999.0)]
     rows += [row(s, 1_000 * (s - 9), 10 * (s - 9), 240.0 + 10 * (s - 10)) for s in (10.0, 12.0, 14.0)]
     rows += [row(30.0, 99_999, 999, 999.0)]
-    found = steady_state(rows, seconds=4.0)
+    found = steady_state(CONFIG, rows, seconds=4.0)
     assert found["agent_steps_per_second"] == pytest.approx(1_000.0)
+    assert found["frames_per_second"] == pytest.approx(4_000.0)
     assert found["updates_per_second"] == pytest.approx(10.0)
     assert found["learner_seconds_per_update"] == pytest.approx(0.002)
-    assert found["policy_lag_max"] == 14
+    gradients = 1_000.0 / (32 * 20 / CONFIG.actor.gradients_per_rollout)
+    assert found["learner_utilisation"] == pytest.approx(0.002 * gradients)
+    assert (found["policy_lag_p95"], found["policy_lag_max"]) == (1, 14)
     # A row is of the interval before it: those that end at 12 and 14.
     assert found["stage_seconds_per_step"]["environment"] == pytest.approx(270e-6)
 
@@ -58,21 +70,20 @@ def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
     rows = [row(s, 1_000 * (s - 5), s - 5, 240.0) for s in range(6, 16)]
     for empty in rows[1::2]:
         empty |= {"agent_steps_per_second": 0.0, "policy_lag_counts": {}, "stage_microseconds": {"environment": 0.0}}
-    found = steady_state(rows, seconds=4.0)
+    found = steady_state(CONFIG, rows, seconds=4.0)
     assert found["stage_seconds_per_step"] == pytest.approx({"environment": 240e-6, "wait": 10e-6})
     for too_little in ([], [row(5.0, 0, 0), row(6.0, 10, 1)], rows[:1] + rows[1::2]):
         with pytest.raises(ConfigurationError, match="too short for the actors"):
-            steady_state(too_little, seconds=9.0)
+            steady_state(CONFIG, too_little, seconds=9.0)
 
 
 def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
-    before = {"environment": [250e-6, 250e-6], "acting": [40e-6, 40e-6], "gradient": [110e-6, 110e-6]}
-    after = {"environment": [900e-6], "acting": [900e-6], "gradient": [10e-6]}
-    found = bound_figures([before, after], 2, 2_000.0)
+    repeats = {"environment": [250e-6, 250e-6, 900e-6], "acting": [40e-6, 40e-6, 900e-6], "learner": [1.0]}
+    found = bound_figures(repeats | {"gradient": [110e-6, 110e-6, 10e-6]}, 2, 2_000.0)
     assert found["bound_agent_steps_per_second"] == pytest.approx(5_000.0)
     assert found["fraction_of_bound"] == pytest.approx(0.4)
     assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
-    assert bound_figures([], 2, 2_000.0) == {}
+    assert bound_figures({"learner": [1.0]}, 2, 2_000.0) == {}
 
 
 def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
@@ -132,9 +143,9 @@ def test_a_task_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_a_busy_machine_predicts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    made = [row(6.0, 10, 1), *(row(s, 1_000 * (s - 5), s) for s in (10.0, 12.0, 14.0, 16.0))]
+    made = rows(1_000)
     monkeypatch.setattr("launch.bench.throughput.train_for", lambda *_: made)
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9, []))
+    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: ({"learner": [1e-3]}, 9))
     file = tmp_path / "throughput.json"
     for load, factor, reasons in ((0.0, 1, 0), (1_000.0, 1, 1), (1_000.0, 3, 2)):
         made[-1] = row(16.0, 9_000 + 2_000 * factor, 99)
@@ -151,27 +162,20 @@ def test_actors_on_a_gpu_have_the_rate_of_their_emulators_in_place_of_a_bound(
 ) -> None:
     """Two emulators' repeats of 0.2 ms an agent step: 5,000 a second, of which the system has 1,000."""
     devices, file = [], tmp_path / "throughput.json"
-
-    def train_for(config: RunConfig, _seconds: float) -> list[dict]:
-        devices.append(config.actor.device)
-        return [row(6.0, 10, 1), *(row(s, 1_000 * (s - 5), s) for s in (10.0, 12.0, 14.0, 16.0))]
-
+    alone = {"learner": [1e-3], "emulators": [2e-4]}
     monkeypatch.setenv(PRETENDED_GPUS, "1")
-    monkeypatch.setattr("launch.bench.throughput.train_for", train_for)
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: Alone({}, [1e-3], 9, [2e-4]))
+    monkeypatch.setattr(
+        "launch.bench.throughput.train_for", lambda config, _: devices.append(config.actor.device) or rows(1_000)
+    )
+    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: (alone, 9))
     monkeypatch.setattr("launch.bench.throughput.load_average", lambda: 0.0)
     assert main(f"bench throughput pong --actor.device auto --json {file}".split()) == 0
     found, out = json.loads(file.read_text()), " ".join(capsys.readouterr().out.split())
     assert devices == ["gpu"]
-    assert found["stage_seconds_per_step"]["environment"] > 0
     assert found["emulators_agent_steps_per_second"] == pytest.approx(5_000.0)
     assert (found["curve"], found["saturation_actors"]) == ([], None)
     assert not [name for name in found if "bound" in name]
-    for words in (
-        "actors on the GPU",
-        "no bound: it is of networks on a CPU",
-        "alone 5,000 the system has 0.200 of it",
-    ):
+    for words in ("actors on the GPU", "no bound: it is of networks on a CPU", "5,000 the system has 0.200 of it"):
         assert words in out
 
 
@@ -184,11 +188,8 @@ def test_the_emulators_of_gpu_actors_are_all_stepped() -> None:
     assert work.units == 3 * 4
 
 
-CONFIG = replace(PRESETS["pong"].config, actor=ActorConfig(environments=32, unroll_length=20))
-CONFIGS = {actors: replace(CONFIG, actors=actors) for actors in (1, 2)}
-
-
-def measured(actors: int, rate: float, utilisation: float = 0.1, wait: float = 5e-6, **more: Any) -> dict[str, Any]:
+def measured(rate: float, utilisation: float = 0.1, wait: float = 5e-6) -> dict[str, Any]:
+    stages = {"environment": 340e-6, "acting": 40e-6, "gradient": 60e-6, "synchronise": 1e-6, "wait": wait}
     return {
         "agent_steps_per_second": rate,
         "frames_per_second": 4 * rate,
@@ -198,27 +199,13 @@ def measured(actors: int, rate: float, utilisation: float = 0.1, wait: float = 5
         "policy_lag_max": 2,
         "learner_utilisation": utilisation,
         "agent_steps_dropped": {"too_old": 1},
-        "stage_seconds_per_step": {
-            "environment": 240e-6 * actors**0.5,
-            "acting": 40e-6,
-            "gradient": 60e-6,
-            "synchronise": 1e-6,
-            "wait": wait,
-        },
-        **more,
+        "stage_seconds_per_step": stages,
     }
-
-
-def summary(made: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    return summarise(CONFIGS, made)
 
 
 def test_speed_up_and_efficiency_are_of_medians_against_one_actor() -> None:
-    made = {
-        1: [measured(1, rate) for rate in (2_000, 2_500, 9_999)],
-        2: [measured(2, rate) for rate in (100, 4_500, 4_700)],
-    }
-    one, two = summary(made)["points"]
+    made = {1: list(map(measured, (2_000, 2_500, 9_999))), 2: list(map(measured, (100, 4_500, 4_700)))}
+    one, two = summarise(CONFIGS, made)
     assert one["agent_steps_per_second"] == 2_500
     assert (two["least"], two["most"]) == (100, 4_700)
     assert two["speed_up"] == pytest.approx(4_500 / 2_500)
@@ -229,27 +216,27 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor() -> None:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (measured(2, 3_900), "no saturation"),
-        (measured(2, 2_500, utilisation=0.95), "it was busy 95% of its own: the learner is the bottleneck"),
-        (measured(2, 2_500, wait=200e-6), "Actors waited for the learner 31% of their time"),
-        (measured(2, 2_500), "Actors spent 76% of their time stepping the environments"),
+        (measured(3_900), "no saturation"),
+        (measured(2_500, utilisation=0.95), "it was busy 95% of its own: the learner is the bottleneck"),
+        (measured(2_500, wait=200e-6), "Actors waited for the learner 31% of their time"),
+        (measured(2_500), "Actors spent 76% of their time stepping the environments"),
     ],
 )
 def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
-    assert words in summary({1: [measured(1, 2_000)], 2: [second]})["verdict"]
+    assert words in verdict(summarise(CONFIGS, {1: [measured(2_000)], 2: [second]}), CONFIG)
 
 
 def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     turns: list[tuple[int | str, int]] = []
 
-    def measure(config: RunConfig, _seconds: float) -> dict[str, Any]:
+    def train_for(config: RunConfig, _seconds: float) -> list[dict]:
         turns.append((config.actors, config.actor.unroll_length))
         if len(turns) == 3:
             raise KeyboardInterrupt
-        return measured(int(config.actors), 2_000.0 * int(config.actors))
+        return rows(2_000.0 * int(config.actors))
 
-    monkeypatch.setattr(module, "measure_throughput", measure)
-    monkeypatch.setattr(module, "load_average", lambda: 1_000.0)
+    monkeypatch.setattr("launch.bench.scaling.train_for", train_for)
+    monkeypatch.setattr("launch.bench.scaling.load_average", lambda: 1_000.0)
     file = tmp_path / "scaling.json"
     command = f"bench scaling pong --actors 2,1 --actor.unroll-length 16 --json {file}"
     assert main(command.split()) == 130
