@@ -41,14 +41,8 @@ def shown(folder: Path, width: int) -> list[str]:
 
 
 def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_path: Path) -> None:
-    made(
-        tmp_path / "cartpole-20261122-015812",
-        cartpole,
-        frames=2_048,
-        elapsed_seconds=75.0,
-        mean_return_100=144.9,
-        episodes=100,
-    )
+    row = {"frames": 2_048, "elapsed_seconds": 75.0, "mean_return_100": 144.9, "episodes": 100}
+    made(tmp_path / "cartpole-20261122-015812", cartpole, **row)
     made(tmp_path / "pong", cartpole, frames=12_340_000, elapsed_seconds=7_500.0)
     heading, *rows = shown(tmp_path, 120)
     # No run has been evaluated.
@@ -60,13 +54,6 @@ def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_p
     assert "evaluation" in shown(tmp_path, 120)[0]
     for width in (60, 50):
         assert max(map(len, shown(tmp_path, width))) <= width
-
-
-@pytest.mark.usefixtures("working_folder")
-def test_without_runs_or_their_folder(capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]) -> None:
-    assert main(["runs"]) == 0
-    assert "tributary train begins one" in capsys.readouterr().out
-    assert refused("runs nosuch") == "nosuch: there is no such folder"
 
 
 @pytest.mark.usefixtures("working_folder")
@@ -90,18 +77,21 @@ def test_runs_are_chosen_and_sorted(options: str, expected: list[str], cartpole:
     assert [Path(run["run"]).name for run in found] == expected
 
 
-def test_what_is_not_shown_is_in_the_file(working_folder: Path) -> None:
+def test_what_is_not_shown_is_in_the_file(
+    working_folder: Path, capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]
+) -> None:
+    assert refused("runs nosuch") == "nosuch: there is no such folder"
     assert main(["runs", "--json", "none.json"]) == 0
+    assert "tributary train begins one" in capsys.readouterr().out
     assert json.loads(Path("none.json").read_text()) == {"runs": [], "left_out": []}
     folder = working_folder / "runs" / "damaged"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{")
     assert main(["runs", "--json", "one.json"]) == 0
     found = json.loads(Path("one.json").read_text())
-    assert found["runs"] == []
-    (left_out,) = found["left_out"]
-    assert left_out["run"] == str(folder)
-    assert "config.json cannot be read" in left_out["reason"]
+    ((run, reason),) = (left_out.values() for left_out in found["left_out"])
+    assert (found["runs"], run) == ([], str(folder))
+    assert "config.json cannot be read" in reason
 
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
@@ -145,19 +135,18 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
     lock.close()
 
 
-@pytest.mark.parametrize("now", [False, True])
-def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Path) -> None:
-    # Ends at the signal that it is asked to wait for. No lock: a handler that takes one may interrupt its owner.
+def test_stop_now_interrupts_twice(tmp_path: Path) -> None:
+    # No lock in the handler: it may interrupt the owner of one.
     script = (
         "import signal, sys, time; from pathlib import Path; from launch.run.folder import lock_folder\n"
         "seen = []\n"
         "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
         "lock = lock_folder(Path(sys.argv[1])); print('held', flush=True)\n"
-        "while len(seen) < int(sys.argv[2]): time.sleep(0.01)\n"
+        "while len(seen) < 2: time.sleep(0.01)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path), "2" if now else "1"]
+    command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        assert stop(StopArguments(tmp_path, now=now)) == 0
+        assert stop(StopArguments(tmp_path, now=True)) == 0
     assert process.returncode == 0
     assert holder_of(tmp_path) is None

@@ -115,9 +115,6 @@ def test_a_seed_that_misses_the_target_takes_longer_than_any_other(tmp_path: Pat
     assert "seconds_to_target" not in summarise_seeds(tmp_path, [3])["over_seeds"]
 
 
-SMALL_RAY = f"train cartpole --actors 2 {UNTIL_FRAMES}"
-
-
 @pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     ("options", "line"),
@@ -158,10 +155,8 @@ def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: P
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
 def test_bad_seeds_leave_no_folder(side_by_side: int, working_folder: Path, capsys: pytest.CaptureFixture) -> None:
-    seeds = (
-        f"--executor inline --seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
-    )
-    assert main([*SMALL_RAY.split(), *seeds.split()]) == 2
+    bad = "--environment.id NoSuchThing-v0"
+    assert main(f"{SMALL} --seeds 1,2 --side-by-side {side_by_side} --run-dir runs {bad}".split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "could not start: --environment.id NoSuchThing-v0: no such environment" in line
+    assert f"could not start: {bad}: no such environment" in line
     assert not list(working_folder.iterdir())

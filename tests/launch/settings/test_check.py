@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from launch.presets import PRESETS
 from launch.python.run import resolved_run
 from launch.run.folder import RunFolder
 from launch.settings.check import (
-    check_checkpoint,
     check_effects,
     check_network,
     check_schedule,
@@ -112,20 +110,15 @@ def test_a_file_gives_what_it_changes(tmp_path: Path, refused: Callable[[str], s
 
 
 def test_what_is_declared_is_a_choice_and_agrees_with_the_help() -> None:
-    kinds = {"Atari", "images", "continuous actions"}
-    for name, text in ((setting.name, setting.help) for setting in settings(RunConfig())):
-        section, _, field = name.rpartition(".")
-        part = attrgetter(section)(RunConfig()).__class__ if section else RunConfig
-        needed = [mark for mark in declared(part).get(field, ()) if isinstance(mark, For)]
+    for setting in settings(RunConfig()):
+        needed = [mark for mark in declared(RunConfig).get(setting.name, ()) if isinstance(mark, For)]
+        kinds = {value for mark in needed if mark.setting == "environment.id" for value in mark.values}
+        assert kinds <= {"Atari", "images", "continuous actions"}
         for mark in needed:
-            assert mark.setting in KINDS
-            if mark.setting == "environment.id":
-                assert set(mark.values) <= kinds
             for value in mark.values if mark.setting != "environment.id" else ():
                 with_settings(RunConfig(), {mark.setting: value})
-        of = {mark.values[0] for mark in needed}
         for kind, prefix in (("Atari", "Atari: "), ("images", "Images: ")):
-            assert text.startswith(prefix) == (kind in of), name
+            assert setting.help.startswith(prefix) == (kind in kinds), setting.name
 
 
 IMAGES = EnvironmentSpec(
@@ -183,27 +176,6 @@ def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], monkeypatch:
         stage.reset(1)
     assert "--environment.id Unseen-v0: cannot be shown: " in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("preset", "setting", "value"),
-    [
-        ("pong", "environment.action_mask", "action_mask"),
-        ("cartpole", "network.activation", "relu"),
-        ("cartpole", "optimizer.bias_correction", False),
-        # The slots of the optimizer are of gradients of that scale.
-        ("cartpole", "method.reduction", "sum"),
-        # It is among the weights.
-        ("pendulum", "exploration.initial_log_std", -2.0),
-    ],
-)
-def test_a_run_does_not_go_on_with_other_meanings(preset: str, setting: str, value: Any, tmp_path: Path) -> None:
-    config, folder = PRESETS[preset].config, RunFolder(tmp_path)
-    folder.write_config(config)
-    option = f"--{setting.replace('_', '-')}"
-    line = f"{option} {value}: the run has .*; leave it as it was, or start a new run: --start-from {tmp_path}"
-    with pytest.raises(ConfigurationError, match=f"^{line}$"):
-        check_checkpoint(with_settings(config, {setting: value}), IMAGES, folder)
 
 
 # Weights, slots, moments, counts and returns would mean something else.

@@ -108,37 +108,30 @@ def test_a_mistake_of_a_command_without_settings(line: str, message: str) -> Non
     assert str(raised.value) == message
 
 
-def test_what_is_not_for_a_count_stays_as_it_was_typed() -> None:
-    assert own("--folder 40k --title=1e3") == Arguments(folder=Path("40k"), title="1e3")
-    assert own("--folder=1,000 --title 40M --limit 2:16") == Arguments(folder=Path("1,000"), title="40M", limit="2:16")
-    assert own("--mark -1e-3").mark == -0.001
-    assert own("--mark=10k").mark == 10_000.0
-    assert own("--mark None") == Arguments()
-
-
-def test_operands_stand_before_between_and_after_options() -> None:
-    assert own("x --steps 3 y --fast z") == Arguments(words=("x", "y", "z"), steps=3, fast=True)
-    assert parse(OneRun, "test", ["--policy", "p", "a"]) == OneRun(Path("a"), "p")
-
-
-def test_the_last_of_several_counts() -> None:
-    assert own("--sizes 1 2 --sizes 3 --steps 1 --steps 2") == Arguments(sizes=(3,), steps=2)
-
-
 @pytest.mark.parametrize(
-    ("form", "value"),
+    ("line", "expected"),
     [
-        ("--{}", True),
-        ("--{}=False", False),
-        ("--no-{}", False),
-        ("--no-{}=false", True),
+        # What is not for a count stays as it was typed.
+        ("--folder 40k --title=1e3", Arguments(folder=Path("40k"), title="1e3")),
+        ("--folder=1,000 --title 40M --limit 2:16", Arguments(folder=Path("1,000"), title="40M", limit="2:16")),
+        ("--mark -1e-3", Arguments(mark=-0.001)),
+        ("--mark=10k", Arguments(mark=10_000.0)),
+        ("--mark None", Arguments()),
+        # Operands stand before, between and after options.
+        ("x --steps 3 y --fast z", Arguments(words=("x", "y", "z"), steps=3, fast=True)),
+        # The last of several counts.
+        ("--sizes 1 2 --sizes 3 --steps 1 --steps 2", Arguments(sizes=(3,), steps=2)),
+        # Flags may be given their values.
+        ("--fast", Arguments(fast=True)),
+        ("--fast=False", Arguments(fast=False)),
+        ("--no-fast", Arguments(fast=False)),
+        ("--no-fast=false", Arguments(fast=True)),
+        ("--environment.fire-on-reset", Arguments(settings={"environment.fire_on_reset": True})),
+        ("--environment.no-fire_on_reset", Arguments(settings={"environment.fire_on_reset": False})),
     ],
 )
-def test_a_flag_may_be_given_its_value(form: str, value: bool) -> None:
-    assert own(form.format("fast")) == Arguments(fast=value)
-    of_group = form.replace("--", "--environment.")
-    settings = {"environment.fire_on_reset": value}
-    assert typed(of_group.format("fire-on-reset")) == typed(of_group.format("fire_on_reset")) == settings
+def test_a_line_is_read_by_the_types_of_fields(line: str, expected: Arguments) -> None:
+    assert own(line) == expected
 
 
 def test_options_of_an_environment_are_read_by_their_looks() -> None:
@@ -146,17 +139,8 @@ def test_options_of_an_environment_are_read_by_their_looks() -> None:
         "--environment.options length 5 tiny -1e-3 render False --environment.options.max-size=9 "
         "--environment.options slippery true name 4x4 size 40k id 1,000 map 8_8"
     )["environment.options"]
-    expected = {
-        "length": 5,
-        "tiny": -0.001,
-        "render": False,
-        "max-size": 9,
-        "slippery": True,
-        "name": "4x4",
-        "size": "40k",
-        "id": "1,000",
-        "map": "8_8",
-    }
+    expected = {"length": 5, "tiny": -0.001, "render": False, "max-size": 9, "slippery": True}
+    expected |= {"name": "4x4", "size": "40k", "id": "1,000", "map": "8_8"}
     assert options == expected
     assert [*map(type, options.values())] == [*map(type, expected.values())]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli import main
 from launch.machine import ThreadBudget
 from launch.on_ray.placement import aggregation, place_here
 from launch.presets import PRESETS
@@ -83,11 +82,6 @@ def test_more_actors_than_environments_warn() -> None:
     assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
 
 
-def test_settings_that_derive_nothing_stay_as_they_are() -> None:
-    config = PRESETS["impala-shallow"].config
-    assert all(resolved(config, actors) == config for actors in (1, 2, 64))
-
-
 def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
     config = replace(PRESETS["pong"].config, aggregation="node")
     for actors, level in ((64, "node"), (2, "none")):
@@ -124,33 +118,22 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
         complete(TrainRequest(config=file))
 
 
-def test_all_settings_of_a_preset_in_a_file_choose_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "pong"]) == 0
-    file = tmp_path / "pong.toml"
-    file.write_text(capsys.readouterr().out)
-    assert resolved(complete(TrainRequest(config=file)).config, 4) == resolved(PRESETS["pong"].config, 4)
-
-
-@pytest.mark.parametrize("setting", ["record_arrivals", "replay_arrivals"])
-def test_an_event_trace_is_of_a_run_from_its_beginning(setting: str, tmp_path: Path) -> None:
-    config = with_settings(PRESETS["cartpole"].config, {"executor": "inline"})
+@pytest.mark.parametrize(
+    ("setting", "value", "problem"),
+    [
+        ("record_arrivals", "file", "is of a run from its beginning"),
+        ("replay_arrivals", "file", "is of a run from its beginning"),
+        ("actor.total_environments", 64, ".* a resumed run keeps its shares"),
+        ("learner.agent_steps_per_update", 64, ".* a resumed run keeps its shares"),
+    ],
+)
+def test_a_resume_does_not_begin_anew(setting: str, value: str | int, problem: str, tmp_path: Path) -> None:
+    config = resolved(with_settings(PRESETS["cartpole"].config, {"executor": "inline"}), 4)
     RunFolder(tmp_path).write_config(config)
-    with pytest.raises(
-        ConfigurationError, match=f"^--{setting.replace('_', '-')} file: is of a run from its beginning"
-    ):
-        complete(TrainRequest(settings={setting: "file"}, resume=str(tmp_path)))
-
-
-@pytest.mark.parametrize("setting", ["actor.total_environments", "learner.agent_steps_per_update"])
-def test_a_resumed_run_keeps_its_shares(setting: str, tmp_path: Path) -> None:
-    config = resolved(PRESETS["cartpole"].config, 4)
-    RunFolder(tmp_path).write_config(config)
-    same = attrgetter(setting)(config)
-    assert complete(TrainRequest(settings={setting: same}, resume=str(tmp_path))).config == config
-    with pytest.raises(
-        ConfigurationError, match=f"^--{setting.replace('_', '-')} 64: .* a resumed run keeps its shares"
-    ):
-        complete(TrainRequest(settings={setting: 64}, resume=str(tmp_path)))
+    same = {setting: attrgetter(setting)(config)}
+    assert complete(TrainRequest(settings=same, resume=str(tmp_path))).config == config
+    with pytest.raises(ConfigurationError, match=f"^--{setting.replace('_', '-')} {value}: {problem}"):
+        complete(TrainRequest(settings={setting: value}, resume=str(tmp_path)))
     chosen = complete(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
     assert (chosen.environments, chosen.total_environments) == (2, None)
 

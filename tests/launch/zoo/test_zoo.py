@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,15 +118,6 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
 def load_version(name: str) -> int:
     with np.load(RunFolder(run_path(name)).best_weights, allow_pickle=False) as weights:
         return int(weights["version"])
-
-
-def test_weights_of_another_network_are_refused(working_folder: Path, refused: Callable[[str], str]) -> None:
-    shutil.copytree(zoo.agent_folder("zoo:cartpole"), working_folder / "run")
-    file = working_folder / "run" / "best.npz"
-    with np.load(file, allow_pickle=False) as weights:
-        np.savez(file, **{**weights, "layout": np.array("0123456789abcdef")})
-    line = "another network: it has 9,155 parameters (layout 0123456789abcdef)"
-    assert line in refused("evaluate run --episodes 1")
 
 
 def test_an_agent_that_ships_plays_as_well_as_is_said(working_folder: Path) -> None:
