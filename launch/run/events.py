@@ -17,20 +17,12 @@ from shared.types import Float32Array
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run. Means are over the last logging interval, rates see `Metrics`. Returns are unclipped.
+    """The state of a run, by the names of the columns of metrics.jsonl, which docs/runs.md explains.
+
+    Means are over the last logging interval, rates see `Metrics`. A number without data is None.
 
     Attributes:
-        interval_episodes: number of episodes that ended in the interval with a finite return.
-        interval_mean_return: their mean return.
-        policy_lag_counts: number of accepted gradients by policy lag.
-        agent_steps_in_flight: agent steps of the rollouts under way at all actors that are alive.
-        gradients_per_update: K.
-        stage_microseconds: cost of one agent step for an actor, by stage; empty for an interval without new ones, as
-            between two rollouts with several gradients.
-        learner_milliseconds: cost of one gradient for the learner, dropped ones included.
-        passes: samples of gradients per new agent step; None without new ones.
-        evaluation_return: mean return of the last evaluation.
-        evaluations: entries of the evaluations that ended in the interval; see `Evaluations.receive`.
+        evaluations: those that ended in the interval; see `Evaluations.receive`.
         statistics: of the method.
         info: of the environment, over the episodes that ended.
         own: of the caller, by `Training.record`.
@@ -96,9 +88,9 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Episodes(msgspec.Struct, frozen=True, tag=True):
-    """The training episodes that ended in a logging interval, in the order of arrival, before the row of the interval.
+    """The episodes that ended in a logging interval, in the order of arrival, before the row of the interval.
 
-    Unclipped returns, lengths in agent steps, and the global frames at the end of the interval.
+    Global frames at the end of the interval, unclipped returns, and lengths in agent steps.
     """
 
     frames: int

@@ -1,9 +1,9 @@
 """The folder of a run: its files, lock, settings, weights and manifest. Nothing in it is executed.
 
-config.json              resolved settings              checkpoints/         see `learner.checkpoint`
-manifest.json            origin of its numbers          best.npz, first.npz  weights
-metrics.jsonl, log.txt   rows and messages              videos/              of `tributary record`
-summary.json             written at the end
+config.json              resolved settings              checkpoints/          see `learner.checkpoint`
+manifest.json            origin of its numbers          best.npz              the best weights, see `BestWeights`
+metrics.jsonl, log.txt   rows and messages              first.npz             weights of another run that it began with
+summary.json             written at the end             observation_mean.npy  which the network subtracts
 """
 
 import fcntl
@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 
 # A number is that of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
-
 LOCK_FILE = ".lock"
 # In the folder of several seeds.
 SEEDS_FILE = "seeds.json"
-# `holder_of` holds the lock for less than this. The lock is tried again after it, since flock has no time limit, and a
-# wait for a run that holds the lock could be one of days.
+# The look of `holder_of` at a lock takes less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
 # Longer than any row.
 _TAIL_BYTES = 65_536
@@ -64,16 +62,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.settings_file = self.path / "config.json"
-        self.checkpoints = self.path / "checkpoints"
-        # Weights of the best evaluation, or of the best training return in a run without evaluations.
-        self.best_weights = self.path / "best.npz"
-        # Weights of another run, from which this one started.
-        self.first_weights = self.path / "first.npz"
         self.manifest = self.path / "manifest.json"
         self.summary = self.path / "summary.json"
         self.metrics = self.path / "metrics.jsonl"
         self.log = self.path / "log.txt"
-        # The mean observation, which the network subtracts.
+        self.checkpoints = self.path / "checkpoints"
+        self.best_weights = self.path / "best.npz"
+        self.first_weights = self.path / "first.npz"
         self.observation_mean = self.path / "observation_mean.npy"
         self.ships = zoo.agent_name(self.path) is not None
         # Commands write their files there, for an agent that ships into runs/.
@@ -98,25 +93,18 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Refuse a folder that is not empty."""
-        if self.path.is_file():
-            raise setting_error("run_dir", self.path, "is a file; name a folder")
         try:
             str(self.path).encode()
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.is_dir() and any(self.path.iterdir()):
             resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 
     def check_goes_on(self) -> None:
-        """Refuse to resume an agent that ships."""
         if self.ships:
-            raise setting_error(
-                "resume",
-                self.name,
-                f"has weights only, and is never written to; start a new run from them: --start-from "
-                f"{quoted(self.name)}",
-            )
+            advice = f"start a new run from them: --start-from {quoted(self.name)}"
+            raise setting_error("resume", self.name, f"has weights only, and is never written to; {advice}")
 
     def make(self) -> None:
         """Make the folder of a new run. Lock it before `create`: another process may have made it, too."""
@@ -147,28 +135,20 @@ class RunFolder:
     def with_observation_mean(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
         """Complete a spec with the mean observation of this run, if its network subtracts one.
 
-        Raises:
-            ConfigurationError: the mean is missing or damaged, or the run has no weights.
+        A mean that is missing or damaged, and a run without weights, are a ConfigurationError.
         """
         if not self.best_weights.is_file() and not self.has_checkpoint:
             raise ConfigurationError(
-                f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
-                f"before its first one, or they were not kept; start anew: tributary train --config "
-                f"{quoted(self.settings_file)}"
+                f"{self.path} has no weights, neither best.npz nor a checkpoint: the run was stopped before its first "
+                f"one, or they were not kept; start anew: tributary train --config {quoted(self.settings_file)}"
             )
         if not centres_observations(config, spec):
             return spec
         try:
             mean = np.load(self.observation_mean, allow_pickle=False)
-        except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
-            raise ConfigurationError(
-                f"{self.observation_mean} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}"
-            ) from error
-        if mean.shape != spec.observation_shape:
-            raise ConfigurationError(
-                f"{self.observation_mean} has shape {mean.shape}, and observations {spec.observation_shape}; leave "
-                f"--environment as it was"
-            )
+        except (*_DAMAGE, SyntaxError) as error:
+            problem = one_line(error, _MOST_OF_AN_ERROR)
+            raise ConfigurationError(f"{self.observation_mean} cannot be read: {problem}") from error
         return replace(spec, observation_mean=mean.astype(np.float32))
 
     def write_config(self, config: RunConfig) -> None:
@@ -211,11 +191,11 @@ def imports_permitted(*modules: str, every: bool = False) -> Iterator[None]:
     Opened by an entrance, with what its user has typed: the command line and the functions of `tributary_rl`.
     """
     before = _permitted.get()
-    token = _permitted.set(None if every or before is None else before.union(modules))
+    _permitted.set(None if every or before is None else before.union(modules))
     try:
         yield
     finally:
-        _permitted.reset(token)
+        _permitted.set(before)
 
 
 def check_imports(environment: EnvironmentConfig, setting: str, place: str) -> None:
@@ -278,14 +258,14 @@ def read_seeds(folder: Path) -> SeveralSeeds | None:
 # ---- Lock
 
 
-class Holder(NamedTuple):
+class Holder(msgspec.Struct, frozen=True):
     """The process that holds a folder; `pid` None: unknown, while the process writes it.
 
     `machine` names the boot and the process namespace in which `pid` is valid: containers may share a host name.
     """
 
-    pid: int | None
-    host: str | None
+    pid: int | None = None
+    host: str | None = None
     machine: str | None = None
 
     @property
@@ -294,61 +274,55 @@ class Holder(NamedTuple):
         return self.pid is not None and self.machine == _this_machine()
 
 
-def lock_folder(folder: Path) -> IO[str]:
+def lock_folder(folder: Path) -> IO[bytes]:
     """Lock an existing folder until the returned file is closed, by its context for example, or this process ends.
 
-    A folder that another process holds, that cannot be written to, or without locks is a ConfigurationError. The file
+    A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file
     itself stays: after its removal two processes could lock two files of this name.
     """
     try:
         # Not truncated when it is opened: its content belongs to the process that holds the lock.
-        file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+        file = (folder / LOCK_FILE).open("a+b", buffering=0)
     except OSError as error:
         raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
     try:
-        for attempt in range(_TRIES):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if attempt == _TRIES - 1:
-                    raise
-                time.sleep(_LOOK_SECONDS)
+        _lock(file)
     except OSError as error:
         file.close()
+        problem = (
+            f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with locks "
+            f"(for Lustre: mounted with flock)"
+        )
         if isinstance(error, BlockingIOError):
             problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        else:
-            problem = (
-                f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with "
-                f"locks (for Lustre: mounted with flock)"
-            )
         raise ConfigurationError(f"folder {folder} {problem}") from error
     file.truncate(0)
-    file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
-    file.flush()
+    file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
     return file
+
+
+def _lock(file: IO[bytes]) -> None:
+    # `holder_of` holds the lock for a moment. flock has no time limit, and to wait for a run could take days.
+    for _ in range(_TRIES - 1):
+        with suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_LOOK_SECONDS)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder_of(folder: Path) -> Holder | None:
     """The process that holds a folder; None if none does."""
     try:
-        file = (folder / LOCK_FILE).open(encoding="utf-8")
-    except OSError:
-        return None
-    with file:
-        try:
-            # Shared: two readers at once do not take each other for a run.
+        # Shared: two readers at once do not take each other for a run.
+        with (folder / LOCK_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            try:
-                values = json.loads(file.read())
-                return Holder(int(values["pid"]), str(values["host"]), values.get("machine"))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                return Holder(None, None)
-        except OSError:
-            # A file system without locks, on which no run can have begun.
-            return None
+    except BlockingIOError:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode((folder / LOCK_FILE).read_bytes(), type=Holder)
+        return Holder()
+    except OSError:
+        # No such file, or a file system without locks, on which no run can have begun.
+        pass
     return None
 
 
@@ -372,46 +346,40 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
         raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
     if which not in ("auto", "best") and folder.ships:
         raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
-    if isinstance(which, int):
-        updates = checkpoint_updates(folder.checkpoints)
-        if updates and which not in updates:
-            nearest = " and ".join(map(str, sorted(sorted(updates, key=lambda update: abs(update - which))[:2])))
-            raise setting_error("weights", which, f"no checkpoint is of this update; the nearest are of {nearest}")
-        version, parameters = read_checkpoint(folder.checkpoints, layout, which)
-        return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
-    if which == "latest" or not folder.best_weights.is_file():
+    if which in ("auto", "best") and folder.best_weights.is_file():
+        return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+    if not isinstance(which, int):
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
-    return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+    updates = checkpoint_updates(folder.checkpoints)
+    if updates and which not in updates:
+        nearest = " and ".join(map(str, sorted(sorted(updates, key=lambda update: abs(update - which))[:2])))
+        raise setting_error("weights", which, f"no checkpoint is of this update; the nearest are of {nearest}")
+    version, parameters = read_checkpoint(folder.checkpoints, layout, which)
+    return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
 
 
 def write_weights(
     path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
 ) -> None:
     """Write weights as an .npz file. `source` describes their source; `dtype` may be float16."""
-    np.savez_compressed(
-        path,
-        version=snapshot.version,
-        parameters=snapshot.parameters.astype(dtype),
-        layout=layout.fingerprint,
-        source=source,
-    )
+    version, parameters = snapshot.version, snapshot.parameters.astype(dtype)
+    np.savez_compressed(path, version=version, parameters=parameters, layout=layout.fingerprint, source=source)
 
 
 def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
     """Weights float32 [P] from an .npz file, and a description of their source.
 
-    Damaged ones, with `advice` at the end of the message, and those of another network are a ConfigurationError.
+    Those that are damaged (`advice` ends the message) or of another network are a ConfigurationError.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
-            source = (
-                str(file["source"])
-                if "source" in file
-                else f"the weights that were best in {file['measure']} (update {version})"
-            )
-            fingerprint = str(file["layout"]) if "layout" in file else layout.fingerprint
+            if "source" in file:
+                source, fingerprint = str(file["source"]), str(file["layout"])
+            else:
+                source = f"the weights that were best in {file['measure']} (update {version})"
+                fingerprint = layout.fingerprint
     except _DAMAGE as error:
         raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}{advice}") from error
     if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
@@ -423,10 +391,7 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
 
 
 def best_score(folder: RunFolder) -> tuple[str, float] | None:
-    """What has measured a run's best weights, and their mean return.
-
-    None if the file is missing or damaged.
-    """
+    """What has measured a run's best weights, and their mean return; None if the file is missing or damaged."""
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
             return str(best["measure"]), float(best["mean_return"])
@@ -456,35 +421,25 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
     }
     if spec.images:
         protocol["mean_of_random_play_subtracted"] = config.network.centre_observations
+    others = f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}"
     return {
         **provenance(),
         "preset": preset,
         "threads": thread_plan,
-        "seeds": {
-            "run": config.seed,
-            "actors": ACTOR_SEEDS_ARE,
-            "other_episodes": f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}",
-        },
+        "seeds": {"run": config.seed, "actors": ACTOR_SEEDS_ARE, "other_episodes": others},
         "environment_protocol": protocol,
     }
 
 
 def last_row(folder: RunFolder) -> dict[str, Any]:
     """The last whole row of metrics.jsonl; empty without one."""
-    try:
-        with folder.metrics.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        # Half a line, of a process that was killed or writes.
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                return row
-    return {}
+    lines = []
+    with suppress(OSError), folder.metrics.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    # Half a line: of a process that was killed or writes.
+    return next((row for row in map(_object, reversed(lines)) if row), {})
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
@@ -494,8 +449,14 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
-    with suppress(OSError, ValueError):
-        found = json.loads(file.read_text(encoding="utf-8"))
+    with suppress(OSError):
+        return _object(file.read_bytes())
+    return {}
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    with suppress(ValueError):
+        found = json.loads(text)
         if isinstance(found, dict):
             return found
     return {}

@@ -23,8 +23,7 @@ _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 def run_folders(runs: Path) -> Iterator[Path]:
     """The folders of runs below a folder, the newest first, with those of seeds."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
-    dated = [(_started(file), file.parent) for file in found]
-    yield from (folder for _, folder in sorted(dated, reverse=True))
+    yield from (file.parent for file in sorted(found, key=lambda file: (_started(file), file), reverse=True))
 
 
 def _started(file: Path) -> int:
@@ -98,9 +97,7 @@ def _fetched(url: str) -> Path:
     try:
         fetch(url, folder)
     except ConfigurationError:
-        # runs/, if there is no other run.
-        with suppress(OSError):
-            folder.parent.rmdir()
+        discard_if_empty(folder)
         raise
     return folder
 

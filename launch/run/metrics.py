@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,12 +19,23 @@ from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from launch.run.timers import Timer
-from shared.config import ActorConfig, RunConfig
+from shared.config import RunConfig
 from shared.schedules import scheduled
 from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
     from learner.learner import Learner, Outcome
+
+
+INFO, OWN = "info/", "own/"
+
+
+def row_values(row: Progress) -> dict[str, Any]:
+    """The object for metrics.jsonl: the method's statistics by their names, the environment's numbers as info/NAME and
+    the caller's as own/NAME."""
+    values = asdict(row)
+    named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
+    return values | values.pop("statistics") | named
 
 
 def lag_mean(counts: Counter[int]) -> float:
@@ -34,15 +45,9 @@ def lag_mean(counts: Counter[int]) -> float:
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     """Mean, 95th percentile and maximum of the policy lag in updates, from numbers of gradients by lag."""
-    needed, seen = 0.95 * counts.total(), 0
-    for lag in sorted(counts):
-        seen += counts[lag]
-        if seen >= needed:
-            return lag_mean(counts), lag, max(counts)
-    return 0.0, 0, 0
-
-
-INFO, OWN = "info/", "own/"
+    lags = sorted(counts) or [0]
+    seen = np.cumsum([counts[lag] for lag in lags])
+    return lag_mean(counts), lags[int(np.searchsorted(seen, 0.95 * seen[-1]))], lags[-1]
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -55,16 +60,9 @@ def append_line(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def row_values(row: Progress) -> dict[str, Any]:
-    """The object for metrics.jsonl: the method's statistics by their names, the environment's numbers as info/NAME and
-    the caller's as own/NAME."""
-    values = asdict(row)
-    named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
-    return values | values.pop("statistics") | named
-
-
 # Rates over much less than a second would be those of an instant.
-RATE_SECONDS = 1.0
+_RATE_SECONDS = 1.0
+_ROWS_OF_A_RUN = 200
 # The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
 _UNEXPLAINED = 0.05
@@ -73,48 +71,72 @@ _SILENT_EPISODES = 100
 
 
 class Metrics:
-    """Sums of outcomes over a logging interval, and the totals of the learner beside them.
+    """The numbers of a run: sums of outcomes over a logging interval, and the totals of the learner beside them.
+
+    Its `timers` write a row for each interval, which ends by its seconds or by its frames, and update `latest` every
+    second; in short runs an interval is shorter than that.
 
     Rates are measured from rollout to rollout. A rollout with several gradients brings its agent steps with the first
     one, and an interval of a second or so may have none: the rates of the rollouts before hold until the next one, and
     fall when it takes longer.
 
-    `evaluated` is the entry of the last evaluation before a resume, `actor` the settings of the actors. Once `drains`
-    is set, no further rollout is to come, and the rates hold.
+    Args:
+        now: returns the seconds of training, the living actors, and the actors that were replaced.
+        on_row: gets a row a second at most, and those that have an evaluation or numbers of the caller.
+
+    Attributes:
+        evaluation_return: that of the last evaluation.
+        latest: the last view or row, which other threads may read.
+        own: numbers of the caller for the next row, which another thread adds.
+        drains: no further rollout is to come, so that the rates hold.
     """
 
     def __init__(
-        self, learner: "Learner", evaluated: Mapping[str, Any] | None = None, actor: ActorConfig | None = None
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        learner: "Learner",
+        now: Callable[[], tuple[float, int, int]],
+        on_row: Callable[[Progress], None],
+        messages: "Messages",
     ) -> None:
-        self._learner = learner
-        self._steps_of_actor = 0 if actor is None else actor.agent_steps_in_flight
-        self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
-        self._suspicious_rows = 0
-        # Numbers of the caller for the next row, which another thread adds.
+        self._learner, self._now, self._on_row, self._messages = learner, now, on_row, messages
+        self._steps_of_actor = config.actor.agent_steps_in_flight
+        self.evaluation_return: float | None = None
+        self._file, self._rows_fail = folder.metrics, False
+        # A resumed run continues the file.
+        drop_half_line(self._file)
+        self._view_seconds = min(_RATE_SECONDS, config.log_every_seconds)
+        every_frames = max(1, config.total_frames // _ROWS_OF_A_RUN)
+        self.timers = (
+            Timer(self.write_row, config.log_every_seconds, every_frames),
+            Timer(self._update_view, self._view_seconds),
+        )
         self.own: dict[str, float] = {}
         self.drains = False
-        self.count_from(0.0)
+        self._suspicious_rows = 0
+        # Episodes so far, for the names of `--environment.log-info` of which none has given a number.
+        self._without_number = dict.fromkeys(config.environment.log_info, 0)
+        self.start()
 
-    def count_from(self, elapsed_seconds: float) -> None:
-        """Start the first interval, `elapsed_seconds` of training after the start of the run."""
-        self._started = self._last_rollout = elapsed_seconds
+    def start(self) -> None:
+        """Start the first interval and the rates."""
+        # Seconds at the last rollout, and at the last row that was a view.
+        self._last_rollout = self._shown_seconds = self._now()[0]
         # Seconds, frames, agent steps and updates: at the last rollout of an earlier interval, and of a span before it.
         self._mark = self._counted()
         self._span_before = np.zeros(4)
-        self._begin()
+        self._begin(self._last_rollout)
+        self.latest = self.progress()
 
     def _counted(self) -> npt.NDArray[np.float64]:
         account = self._learner.account
         return np.array([self._last_rollout, account.frames, account.ledger.sampled, account.ledger.updates])
 
-    @property
-    def empty(self) -> bool:
-        return not (self._gradients or self._evaluations)
-
-    def add(self, outcome: "Outcome", elapsed_seconds: float) -> None:
+    def add(self, outcome: "Outcome") -> None:
         report = outcome.report
         if report.agent_steps:
-            self._last_rollout = elapsed_seconds
+            self._last_rollout = self._now()[0]
         self._agent_steps += report.agent_steps
         self._samples += report.samples
         self._gradients += 1
@@ -122,7 +144,7 @@ class Metrics:
         self._stages += report.stage_seconds
         if outcome.updated:
             self._norms.append(outcome.gradient_norm)
-        # The account does the same: the episodes of a duplicate were counted before.
+        # As in the account: the episodes of a duplicate were counted before.
         if outcome.dropped != "duplicate":
             for name, values in report.episodes.info.items():
                 self._info.setdefault(name, []).extend(values.tolist())
@@ -134,16 +156,17 @@ class Metrics:
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
         """Add an evaluation; see `Evaluations.receive`. Rows show its mean return until the next one."""
-        self._evaluation_return = point["mean_return"]
+        self.evaluation_return = point["mean_return"]
         self._evaluations.append(point)
 
-    def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
-        """The state of the run. The interval continues; `next_interval` ends it."""
+    def progress(self) -> Progress:
+        """The state of the run. The interval continues."""
+        elapsed_seconds, actors_alive, actor_restarts = self._now()
         learner, ledger = self._learner, self._learner.account.ledger
         agent_steps, returns = self._agent_steps, np.array(self._returns)
         returns = returns[np.isfinite(returns)]
         span = self._counted() - self._mark
-        if span[0] < RATE_SECONDS:
+        if span[0] < _RATE_SECONDS:
             span = span + self._span_before
         since_rollout = 0.0 if self.drains else elapsed_seconds - self._last_rollout
         frames, steps, updates = (span[1:] / max(span[0], since_rollout, 1e-9)).tolist()
@@ -178,34 +201,80 @@ class Metrics:
             learning_rate=learner.account.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             passes=self._samples / agent_steps if agent_steps else None,
-            evaluation_return=self._evaluation_return,
+            evaluation_return=self.evaluation_return,
             evaluations=list(self._evaluations),
             statistics={name: total / self._lags.total() for name, total in self._statistics.items()},
             own=dict(self.own),
             info=info_means({name: np.array(values) for name, values in self._info.items()}),
         )
 
-    def next_interval(self, row: Progress) -> str | None:
-        """Start a new interval after `row`. Returns a warning if the last rows look like a dead network."""
+    def _update_view(self) -> None:
+        view = self.progress()
+        # A row may just have been the view.
+        if view.elapsed_seconds - self.latest.elapsed_seconds >= self._view_seconds:
+            self.latest = view
+
+    def write_last_row(self) -> None:
+        """Write the last row, unless its interval is empty and has no rates."""
+        if self._gradients or self._evaluations:
+            self.write_row(last=True)
+        self._warn_of_missing_info(1)
+
+    def write_row(self, *, last: bool = False) -> None:
+        """Write a row and start a new interval."""
+        row = self.progress()
+        line = to_json(row_values(row)).encode() + b"\n"
+        try:
+            append_line(self._file, line)
+            self._rows_fail = False
+        except OSError as error:
+            # One message for each time that the disk is full, not for each row.
+            if not self._rows_fail:
+                self._messages.log(f"warning: metrics could not be written: {error.strerror}; training goes on")
+            self._rows_fail = True
+        if self._returns:
+            self._messages.emit(Episodes(row.frames, self._returns, self._lengths))
+        # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
+        self._messages.emit(Row(json.loads(line)))
+        # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
+        shows = last or row.elapsed_seconds - self._shown_seconds >= self._view_seconds
+        if shows:
+            self.latest, self._shown_seconds = row, row.elapsed_seconds
+        if shows or row.evaluations or row.own:
+            self._on_row(row)
         span = self._counted() - self._mark
-        if span[0] >= RATE_SECONDS:
+        if span[0] >= _RATE_SECONDS:
             self._mark, self._span_before = self._mark + span, span
-        self._started = row.elapsed_seconds
         for name in row.own:
             del self.own[name]
-        self._begin()
-        dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
+        self._warn_of_missing_info(_SILENT_EPISODES)
+        self._warn_if_dead(row.statistics)
+        self._begin(row.elapsed_seconds)
+
+    def _warn_of_missing_info(self, least: int) -> None:
+        """Log the names that are no number at the end of at least `least` episodes, each once."""
+        for name, before in list(self._without_number.items()):
+            values = self._info.get(name, [])
+            self._without_number[name] = episodes = before + len(values)
+            missing = np.isnan(values).all()
+            if missing and episodes >= least:
+                self._messages.log(f"warning: {missing_info(name, episodes)}")
+            if not missing or episodes >= least:
+                del self._without_number[name]
+
+    def _warn_if_dead(self, statistics: Mapping[str, float]) -> None:
+        dead, explained = statistics.get("dead_units", 0.0), statistics.get("explained_variance", 1.0)
         suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
         self._suspicious_rows = self._suspicious_rows + 1 if suspicious else 0
-        if self._suspicious_rows != _PATIENCE_ROWS:
-            return None
-        return (
-            f"{dead:.0%} of the hidden units are dead and the value explains nothing "
-            f"(explained variance {explained:.2f}): the first updates were probably too large; "
-            f"try --optimizer.bias-correction, a larger --optimizer.epsilon or a lower --optimizer.learning-rate"
-        )
+        if self._suspicious_rows == _PATIENCE_ROWS:
+            self._messages.log(
+                f"warning: {dead:.0%} of the hidden units are dead and the value explains nothing (explained variance "
+                f"{explained:.2f}): the first updates were probably too large; try --optimizer.bias-correction, a "
+                f"larger --optimizer.epsilon or a lower --optimizer.learning-rate"
+            )
 
-    def _begin(self) -> None:
+    def _begin(self, elapsed_seconds: float) -> None:
+        self._started = elapsed_seconds
         self._agent_steps = self._samples = self._gradients = 0
         self._learner_seconds = 0.0
         self._stages = np.zeros(len(StageSeconds._fields))
@@ -216,122 +285,12 @@ class Metrics:
         self._info: dict[str, list[float]] = {}
         self._returns, self._lengths = list[float](), list[int]()
 
-    def episodes(self, frames: int) -> Episodes:
-        """The episodes of the interval, which ends at `frames`."""
-        return Episodes(frames, self._returns, self._lengths)
-
-
-class MissingInfo:
-    """Warns of names of `--environment.log-info` that are no number at the end of any episode."""
-
-    def __init__(self, names: Sequence[str], log: Callable[[str], None]) -> None:
-        # Episodes so far, for the names that no episode has given yet.
-        self._episodes, self._log = dict.fromkeys(names, 0), log
-
-    def add(self, info: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        """Add the numbers of episodes that have ended, by name."""
-        for name in info.keys() & self._episodes.keys():
-            self._episodes[name] += len(info[name])
-            if not np.isnan(info[name]).all():
-                del self._episodes[name]
-        self.warn(_SILENT_EPISODES)
-
-    def warn(self, least: int = 1) -> None:
-        """Log each name without a number in at least `least` episodes, once."""
-        for name, episodes in list(self._episodes.items()):
-            if episodes >= least:
-                del self._episodes[name]
-                self._log(f"warning: {missing_info(name, episodes)}")
-
 
 def missing_info(name: str, episodes: int) -> str:
     return (
         f"--environment.log-info {name}: the info at the end of {episodes:,} episodes has no number of this name; one "
         f"within a dictionary is named like episode.r"
     )
-
-
-# ---- Rows and views over time
-
-
-_ROWS_OF_A_RUN = 200
-
-
-class Reporting:
-    """Updates a run's progress every second, and writes a row for each logging interval, as its `timers` call it.
-
-    In short runs an interval, which ends by its seconds or by its frames, is shorter than the time between two views.
-    `on_row` gets the rows that are views or have an evaluation or numbers of the caller. Other threads may read
-    `latest`, the last view.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: RunFolder,
-        metrics: Metrics,
-        progress: Callable[[], Progress],
-        on_row: Callable[[Progress], None],
-        messages: "Messages",
-    ) -> None:
-        self._view_seconds = min(RATE_SECONDS, config.log_every_seconds)
-        every_frames = max(1, config.total_frames // _ROWS_OF_A_RUN)
-        self.timers = (
-            Timer(self.write_row, config.log_every_seconds, every_frames),
-            Timer(self.update_view, self._view_seconds),
-        )
-        self._metrics, self._progress, self._messages, self._on_row = metrics, progress, messages, on_row
-        self._file, self._rows_fail = folder.metrics, False
-        # A resumed run continues the file.
-        drop_half_line(self._file)
-        self._row_seconds = 0.0
-        self.latest = Progress()
-
-    def start(self, seconds: float) -> None:
-        """Start the first row and the rates, `seconds` of training after the start of the run."""
-        self._metrics.count_from(seconds)
-        self.latest = self._progress()
-        self._row_seconds = seconds
-
-    def update_view(self) -> None:
-        """Update `latest`, unless a row has just done so."""
-        view = self._progress()
-        if view.elapsed_seconds - self.latest.elapsed_seconds >= self._view_seconds:
-            self.latest = view
-
-    def write_row(self, *, last: bool = False) -> None:
-        """Write a row and start a new interval."""
-        row = self._progress()
-        # A row is a view, too, unless both its interval and the time since the last view are short.
-        since = min(self.latest.elapsed_seconds, self._row_seconds)
-        if last or row.elapsed_seconds - since >= self._view_seconds:
-            self.latest = row
-        self._row_seconds = row.elapsed_seconds
-        line = to_json(row_values(row)).encode() + b"\n"
-        try:
-            append_line(self._file, line)
-            self._rows_fail = False
-        except OSError as error:
-            # One message for each time that the disk is full, not for each row.
-            if not self._rows_fail:
-                self._messages.log(f"warning: metrics could not be written: {error.strerror}; training goes on")
-            self._rows_fail = True
-        episodes = self._metrics.episodes(row.frames)
-        if episodes.returns:
-            self._messages.emit(episodes)
-        # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
-        self._messages.emit(Row(json.loads(line)))
-        # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
-        if row is self.latest or row.evaluations or row.own:
-            self._on_row(row)
-        dead_network = self._metrics.next_interval(row)
-        if dead_network is not None:
-            self._messages.log(f"warning: {dead_network}")
-
-    def write_last_row(self) -> None:
-        """Write the last row, unless its interval is empty and has no rates."""
-        if not self._metrics.empty:
-            self.write_row(last=True)
 
 
 def annealing_warning(config: RunConfig) -> str | None:

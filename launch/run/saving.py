@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,8 +54,7 @@ class Stamp(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of a folder, by relative path: the content of files from a position on, which is 0 for whole files, and
-    the stamps of all files."""
+    """Changes of a folder, by relative path: the content of changed files from a position on, and all stamps."""
 
     files: dict[str, tuple[int, bytes]]
     stamps: dict[str, Stamp]
@@ -73,40 +72,26 @@ def changes_since(
         name = path.relative_to(folder).as_posix()
         if leave_out is not None and leave_out.fullmatch(name):
             continue
-        try:
-            with path.open("rb") as file:
-                # Of the open file: the path may lead to another one by now.
-                status = os.fstat(file.fileno())
-                stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
-                grew = before is not None and before.inode == stamp.inode and before.size < stamp.size
-                start = before.size if before and grew and tails and _ADDED_TO.fullmatch(path.name) else 0
-                if before != stamp:
-                    file.seek(start)
-                    # No further than the stamp: rows that are added meanwhile come with the next changes.
-                    changes.files[name] = start, file.read(stamp.size - start)
-        except FileNotFoundError:
-            # An old checkpoint, deleted since `_files` listed it.
-            continue
-        changes.stamps[name] = stamp
+        # An old checkpoint may have been deleted since it was listed.
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            # Of the open file: the path may lead to another one by now.
+            status = os.fstat(file.fileno())
+            stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
+            changes.stamps[name] = stamp
+            if stamp == before:
+                continue
+            grew = before is not None and before.inode == stamp.inode and before.size < stamp.size
+            start = before.size if before and grew and tails and _ADDED_TO.fullmatch(path.name) else 0
+            file.seek(start)
+            # No further than the stamp: rows that are added meanwhile come with the next changes.
+            changes.files[name] = start, file.read(stamp.size - start)
     return changes
 
 
-def path_within(folder: Path, name: str) -> Path:
-    """The path of a file by its name relative to the folder; ValueError if it is outside of the folder."""
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts:
-        raise ValueError(f"the file {name!r} is outside of the run's folder")
-    return folder / parts
-
-
 def apply_changes(folder: Path, changes: Changes) -> None:
-    """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay.
-
-    A name outside of the folder is a ValueError, and nothing was written.
-    """
-    paths = {name: path_within(folder, name) for name in changes.files}
+    """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay."""
     for name, (start, content) in changes.files.items():
-        path = paths[name]
+        path = folder / name
         if start:
             with path.open("r+b") as file:
                 # An earlier attempt may have written a part.
@@ -202,26 +187,18 @@ def check_storage(url: str, *, new: bool) -> None:
     files, root = _open(url)
     try:
         files.invalidate_cache()
-        if new and files.exists(f"{root}/config.json"):
-            raise _holds_a_run(url)
-        _make_folder(files, root)
-        # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
-        probe = f"{root}/.tributary-{uuid4().hex}"
-        files.pipe_file(probe, b"")
-        files.rm_file(probe)
-    except ConfigurationError:
-        raise
+        taken = new and files.exists(f"{root}/config.json")
+        if not taken:
+            _make_folder(files, root)
+            # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
+            probe = f"{root}/.tributary-{uuid4().hex}"
+            files.pipe_file(probe, b"")
+            files.rm_file(probe)
     except Exception as error:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
-
-
-def _holds_a_run(url: str) -> ConfigurationError:
-    problem = (
-        f"holds a run: train --resume {quoted(url)} goes on with it, or name another; one without checkpoints was "
-        f"stopped at its start, and can be deleted"
-    )
-    return setting_error("storage", url, problem)
+    if taken:
+        raise _holds_a_run(url)
 
 
 def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
@@ -237,17 +214,24 @@ def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
         with files.open(path, "xb") as file:
             file.write(settings)
     except Exception as error:
-        # Each kind of storage has its own errors, also for a file that exists.
         files.invalidate_cache()
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             # It leaves a part of the file, which is this run's.
             with suppress(Exception):
                 files.rm_file(path)
             raise setting_error("storage", url, f"cannot be written: {error.strerror}") from error
-        if isinstance(error, FileExistsError) or files.exists(path):
+        if files.exists(path):
             raise _holds_a_run(url) from error
         return lambda: None
     return partial(files.rm_file, path)
+
+
+def _holds_a_run(url: str) -> ConfigurationError:
+    problem = (
+        f"holds a run: train --resume {quoted(url)} goes on with it, or name another; one without checkpoints was "
+        f"stopped at its start, and can be deleted"
+    )
+    return setting_error("storage", url, problem)
 
 
 def fetch(url: str, folder: Path) -> None:
@@ -259,7 +243,7 @@ def fetch(url: str, folder: Path) -> None:
         names = files.find(root)
         if f"{root}/config.json" not in names:
             raise setting_error("run", url, "holds no run: it has no config.json")
-        paths = [path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
+        paths = [_path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
         # All names have been checked by now: nothing is written for a copy with a bad one.
         for parent in {path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)
@@ -269,6 +253,14 @@ def fetch(url: str, folder: Path) -> None:
         if isinstance(error, ConfigurationError):
             raise
         raise setting_error("run", url, f"cannot be read: {one_line(error)}") from error
+
+
+def _path_within(folder: Path, name: str) -> Path:
+    """The path of a file by its name relative to the folder; ValueError if it is outside of the folder."""
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"the file {name!r} is outside of the run's folder")
+    return folder / parts
 
 
 def _open(url: str, setting: str = "storage") -> tuple["fsspec.AbstractFileSystem", str]:
@@ -315,17 +307,15 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
     from actors.environments import environment_spec
 
     before = other.read_settings("start_from")
-    for field in fields(before.network):
-        was, now = getattr(before.network, field.name), getattr(config.network, field.name)
-        if was != now:
-            raise setting_error(f"network.{field.name}", now, f"{other.name} was trained with {was}; leave it so")
-    trained = _in_and_out(environment_spec(before.environment))
-    if trained != _in_and_out(spec):
-        raise setting_error(
-            "environment.id",
-            config.environment.id,
-            f"has {_in_and_out(spec)}, and {other.name} was trained with {trained}; start from another run",
-        )
+    new_network = asdict(config.network)
+    for name, was in asdict(before.network).items():
+        if was != new_network[name]:
+            problem = f"{other.name} was trained with {was}; leave it so"
+            raise setting_error(f"network.{name}", new_network[name], problem)
+    has, trained = _in_and_out(spec), _in_and_out(environment_spec(before.environment))
+    if trained != has:
+        problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
+        raise setting_error("environment.id", config.environment.id, problem)
     spec = other.with_observation_mean(config, spec)
     prepare_tensorflow(gpu=False, network=config.network)
     from actors.policy import Policy
@@ -393,12 +383,13 @@ class Saving:
     ) -> None:
         from learner.checkpoint import Checkpoints
 
-        self._config, self._folder, self._learner, self._log = config, folder, learner, log
+        self._learner, self._log = learner, log
+        self._best_by_training = config.evaluation.every_frames == 0
         self.best = BestWeights(folder, log)
         self._checkpoints = Checkpoints(
             folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
         )
-        self._copy = None if config.storage is None else RemoteCopy(folder.path, config.storage, log)
+        self.copy = None if config.storage is None else RemoteCopy(folder.path, config.storage, log)
 
     def restore(self) -> None:
         """Restore the newest checkpoint that can be read, and log those that cannot."""
@@ -415,7 +406,7 @@ class Saving:
         """
         from learner.checkpoint import CheckpointError
 
-        learner = self._learner
+        learner, written = self._learner, True
         # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
             raise TrainingStoppedError(
@@ -424,18 +415,12 @@ class Saving:
             )
         try:
             self._checkpoints.save(learner.version)
-            written = True
         except CheckpointError as error:
             # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
             self._log(f"warning: {error}; training goes on")
             written = False
-        if not self._config.evaluation.every_frames and mean_return is not None:
-            # Without regular evaluations the best weights are those with the best training return at a checkpoint.
+        if self._best_by_training:
             self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean_return, TRAINING)
-        if self._copy is not None:
-            self._copy.start()
+        if self.copy is not None:
+            self.copy.start()
         return written
-
-    def finish_copy(self) -> None:
-        if self._copy is not None:
-            self._copy.finish()

@@ -26,9 +26,9 @@ from launch.loop.executor import Drained, Executor, Failed, Heartbeat, Joined, R
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
-from launch.run.events import Evaluated, Preparing, Progress, Saved, View, Weights
+from launch.run.events import Evaluated, Preparing, Saved, View, Weights
 from launch.run.folder import RunFolder, read_weights
-from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
+from launch.run.metrics import Messages, Metrics, change_message, dropped_message
 from launch.run.saving import Saving
 from launch.run.stopping import (
     Evaluations,
@@ -49,7 +49,7 @@ from shared.types import EvaluationPart, EvaluationResult
 
 
 def trace_event(event: Event | None) -> TraceEvent | None:
-    """The line of the trace for an event of the loop; None for events that are not in it."""
+    """The line of the trace for an event from outside of the learner; None for other events."""
     match event:
         case Outcome():
             return TraceEvent("report", event.report.actor_id)
@@ -59,12 +59,12 @@ def trace_event(event: Event | None) -> TraceEvent | None:
             return TraceEvent("evaluation", event.actor_id)
         case Failed():
             return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
-        case Replaced(replacement_id=actor_id):
-            return TraceEvent("replacement", actor_id)
-        case Joined(actor_id):
-            return TraceEvent("joined", actor_id)
-        case Drained(actor_id):
-            return TraceEvent("released", actor_id)
+        case Replaced():
+            return TraceEvent("replacement", event.replacement_id)
+        case Joined():
+            return TraceEvent("joined", event.actor_id)
+        case Drained():
+            return TraceEvent("released", event.actor_id)
     return None
 
 
@@ -135,23 +135,21 @@ class TrainingSession:
         self.trace: TraceWriter | None = None
         if config.record_arrivals is not None and not resume:
             self.trace = TraceWriter(Path(config.record_arrivals), self.executor.actor_ids)
-        self.metrics = Metrics(self.learner, self.evaluations.last, config.actor)
         resumed_at = self.learner.account.frames if resume else None
         self.tensorboard = TensorBoard(folder, config, self.log, resumed_at=resumed_at)
-        self.reporting = Reporting(
-            config, self.folder, self.metrics, self._progress, self.tensorboard.write, self.messages
+        self.metrics = Metrics(
+            config, self.folder, self.learner, self._seconds_and_actors, self.tensorboard.write, self.messages
         )
-        # A row comes after the checkpoint of its frames: its readers find the weights of that moment.
-        checkpoint = Timer(
-            self._save, config.checkpoint.every_seconds, config.checkpoint.every_frames, at_multiples=True
-        )
-        self._timers = (checkpoint, *self.reporting.timers)
-        self._missing_info = MissingInfo(config.environment.log_info, self.log)
+        if self.evaluations.last is not None:
+            self.metrics.evaluation_return = self.evaluations.last["mean_return"]
+        every = config.checkpoint
+        checkpoint = Timer(self._save, every.every_seconds, every.every_frames, at_multiples=True)
+        self._timers = (checkpoint, *self.metrics.timers)
         self._status: Status = "running"
-        self._interrupted = self._weights_requested = self._first_logged = self._crowding_logged = False
+        self._interrupted = self._weights_requested = False
         self._dropped_reports: Counter[str] = Counter()
-        # True after a resume of a run that has logged it.
-        self._non_finite_return_logged = self.learner.account.non_finite_returns > 0
+        # Subjects of `_log_once`. A resumed run may have logged this one before.
+        self._logged = {"non-finite return"} if self.learner.account.non_finite_returns else set[str]()
         # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
         self._at_work: set[int] | None = set() if config.executor == "ray" else None
         if self._at_work is not None:
@@ -204,9 +202,9 @@ class TrainingSession:
             seconds, self._startup_seconds, loop.messages, loop.actor_restarts, loop.rollouts_lost
         )
 
-    def _progress(self) -> Progress:
+    def _seconds_and_actors(self) -> tuple[float, int, int]:
         restarts = self._earlier.actor_restarts + self.coordinator.actor_restarts
-        return self.metrics.progress(self._elapsed_seconds, self.executor.actors, restarts)
+        return self._elapsed_seconds, self.executor.actors, restarts
 
     def _now(self) -> tuple[float, int]:
         return self._elapsed_seconds, self.learner.account.frames
@@ -235,7 +233,7 @@ class TrainingSession:
         if weights:
             self._weights_requested = True
         self.metrics.own.update(numbers or {})
-        return View(self.reporting.latest, self.messages.take())
+        return View(self.metrics.latest, self.messages.take())
 
     def run(self) -> dict[str, Any]:
         """Train until a rule stops the run, save it, and return the content of summary.json.
@@ -256,7 +254,7 @@ class TrainingSession:
             raise
         finally:
             # The row counts the living actors, so it comes before their end.
-            self.reporting.write_last_row()
+            self.metrics.write_last_row()
             try:
                 self.executor.close()
             # Environments of users raise anything in `close`, and the run is still to be saved.
@@ -266,7 +264,7 @@ class TrainingSession:
         return summary
 
     def _loop(self) -> None:
-        self.reporting.start(self._elapsed_seconds)
+        self.metrics.start()
         for timer in self._timers:
             timer.since = self._now()
         for event in self.coordinator.run():
@@ -295,19 +293,16 @@ class TrainingSession:
         self.messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
 
     def _record(self, event: Event | None) -> None:
-        """Write an event to the trace, if it comes from outside of the learner."""
-        from_outside = trace_event(event)
-        if self.trace is None or from_outside is None:
+        line = trace_event(event)
+        if self.trace is None or line is None:
             return
         try:
-            self.trace.add(from_outside)
+            self.trace.add(line)
         except OSError as error:
             # A trace with a gap cannot be replayed beyond it.
             self.trace = None
-            self.log(
-                f"warning: {self.config.record_arrivals} could not be written: {error.strerror}; the order is kept up "
-                f"to here, and training goes on"
-            )
+            file, problem = self.config.record_arrivals, error.strerror
+            self.log(f"warning: {file} could not be written: {problem}; the order is kept up to here, training goes on")
 
     def _stop_if_due(self) -> None:
         if self._status == "running":
@@ -346,39 +341,40 @@ class TrainingSession:
                 if isinstance(event, Failed) and self._at_work is not None:
                     self._at_work.discard(event.actor_id)
                 crowding = self.config.actor.crowding(self.executor.actors)
-                if isinstance(event, Joined) and crowding and not self._crowding_logged:
-                    self._crowding_logged = True
-                    self.log(f"warning: {crowding}")
+                if isinstance(event, Joined) and crowding:
+                    self._log_once("crowding", f"warning: {crowding}")
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._log_first(report.actor_id)
-        self.metrics.add(outcome, self._elapsed_seconds)
+        self.metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self.returns.add(report.actor_id, report.episodes)
             self._recent_return.add(report)
-            if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
-                self._non_finite_return_logged = True
-                self.log(
+            if self.learner.account.non_finite_returns:
+                self._log_once(
+                    "non-finite return",
                     "warning: the return of an episode is not finite; such returns are counted (non_finite_returns in "
-                    "summary.json), and are in no mean return"
+                    "summary.json), and are in no mean return",
                 )
-            self._missing_info.add(report.episodes.info)
         if outcome.dropped is not None:
             self._dropped_reports[outcome.dropped] += 1
-            count = self._dropped_reports[outcome.dropped]
-            message = dropped_message(outcome.dropped, count, report.actor_id)
+            message = dropped_message(outcome.dropped, self._dropped_reports[outcome.dropped], report.actor_id)
             if message is not None:
                 self.log(f"{message}: {report.non_finite}" if report.non_finite else message)
+
+    def _log_once(self, subject: str, message: str) -> None:
+        if subject not in self._logged:
+            self._logged.add(subject)
+            self.log(message)
 
     def _log_first(self, actor_id: int) -> None:
         """Log the first report of the first actor, and that of the last one."""
         if self._at_work is None:
             return
         self._at_work.add(actor_id)
-        if not self._first_logged:
-            self._first_logged = True
-            self.log(f"start-up: {self._startup_seconds:.1f} s until actor {actor_id} was at work, the first one")
+        seconds = self._startup_seconds
+        self._log_once("first report", f"start-up: {seconds:.1f} s until actor {actor_id} was at work, the first one")
         if len(self._at_work) >= self.executor.actors:
             self._at_work = None
             self.log("actors: all are at work")
@@ -400,7 +396,6 @@ class TrainingSession:
             self.messages.emit(Saved(self.learner.version))
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
-        self._missing_info.warn()
         try:
             self._save()
         except TrainingStoppedError as error:
@@ -417,5 +412,6 @@ class TrainingSession:
             self.log(f"warning: {self.folder.summary.name} could not be written: {error.strerror}")
         # After the summary: W&B may take its time to upload the rest.
         self.tensorboard.close()
-        self.saving.finish_copy()
+        if self.saving.copy is not None:
+            self.saving.copy.finish()
         return summary

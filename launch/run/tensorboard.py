@@ -4,7 +4,7 @@ import importlib.util
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +23,6 @@ from shared.errors import setting_error
 _MOST_HISTOGRAM_VALUES = 10_000
 # W&B uploads the rest when it is closed. `wandb sync` uploads what is left then.
 _MOST_UPLOAD_SECONDS = 10.0
-
-
 # The groups follow a reader's questions: does it learn, is it fast, is it sound.
 _GROUPS = {
     "mean_return_100": "return/training_mean_100",
@@ -53,25 +51,28 @@ _EVALUATION_GROUPS = {
 }
 
 
-def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The known and finite numbers of a row for a tracker, as pairs of `group/name` and value."""
+def scalars(row: Progress) -> dict[str, float]:
+    """The known and finite numbers of a row, by `group/name`."""
     values = asdict(row)
-    found = [(tag, values[name]) for name, tag in _GROUPS.items()]
-    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
-    found += [(INFO + name, value) for name, value in row.info.items()]
-    found += [(OWN + name, value) for name, value in row.own.items()]
-    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
-    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
+    found = {tag: values[name] for name, tag in _GROUPS.items()}
+    for group, numbers in (
+        ("learning/", row.statistics),
+        (INFO, row.info),
+        (OWN, row.own),
+        ("stage_microseconds/", row.stage_microseconds),
+        ("agent_steps_dropped/", row.agent_steps_dropped),
+    ):
+        found |= {group + name: value for name, value in numbers.items()}
     return _known(found)
 
 
-def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
+def evaluation_scalars(point: dict[str, Any]) -> dict[str, float]:
     """The same for an evaluation."""
-    return _known([(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items()])
+    return _known({tag: point[name] for name, tag in _EVALUATION_GROUPS.items()})
 
 
-def _known(found: Sequence[tuple[str, float | None]]) -> list[tuple[str, float]]:
-    return [(tag, value) for tag, value in found if value is not None and math.isfinite(value)]
+def _known(found: dict[str, float | None]) -> dict[str, float]:
+    return {tag: value for tag, value in found.items() if value is not None and math.isfinite(value)}
 
 
 class TensorBoard:
@@ -118,17 +119,15 @@ class TensorBoard:
         if self._events is None:
             return
         tf = self._tf
+        evaluations = [(point["frames"], evaluation_scalars(point)) for point in row.evaluations]
         with self._one_warning("TensorBoard"):
-            with self._events.as_default(step=row.frames):
-                for tag, value in scalars(row):
-                    tf.summary.scalar(tag, value)
-                lags = _repeated(row.policy_lag_counts)
-                if len(lags):
-                    tf.summary.histogram("asynchrony/policy_lag", lags)
-            for point in row.evaluations:
-                with self._events.as_default(step=point["frames"]):
-                    for tag, value in evaluation_scalars(point):
+            for frames, values in [(row.frames, scalars(row)), *evaluations]:
+                with self._events.as_default(step=frames):
+                    for tag, value in values.items():
                         tf.summary.scalar(tag, value)
+            if row.policy_lag_counts:
+                with self._events.as_default(step=row.frames):
+                    tf.summary.histogram("asynchrony/policy_lag", _repeated(row.policy_lag_counts))
             self._events.flush()
 
     def close(self) -> None:

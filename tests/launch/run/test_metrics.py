@@ -2,54 +2,58 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from learners import make_learner, report
-from waiting import UNTIL_FRAMES
 
-from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, Reporting, annealing_warning, dropped_message
+from launch.run.metrics import Messages, Metrics, annealing_warning, dropped_message
 from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
-from shared.types import StageSeconds
+from shared.types import EpisodeStats, StageSeconds
 
 
-def reporting_of(metrics: Metrics, config: RunConfig, folder: Path, now: Callable[[], float], on_row: Any) -> Reporting:
-    progress = lambda: metrics.progress(now(), 1, 0)  # noqa: E731
-    return Reporting(config, RunFolder(folder), metrics, progress, on_row, Messages(folder / "log.txt"))
+class Played:
+    """The metrics of a learner, by a clock that the test sets. `tracked` are the seconds of the rows for trackers."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.learner, self.messages = make_learner(config), Messages(folder / "log.txt")
+        self.seconds, self.tracked = 0.0, list[float]()
+        now = lambda: (self.seconds, 1, 0)  # noqa: E731
+        track = lambda row: self.tracked.append(row.elapsed_seconds)  # noqa: E731
+        self.metrics = Metrics(config, RunFolder(folder), self.learner, now, track, self.messages)
+
+    def report(self, sequence: int = 1, **values: Any) -> None:
+        self.metrics.add(self.learner.submit(report(sequence, **values)))
+
+    def tick(self) -> None:
+        for timer in self.metrics.timers:
+            timer.tick(lambda: (self.seconds, self.learner.account.frames))
 
 
 def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole: RunConfig, tmp_path: Path) -> None:
     """100 reports in 6 seconds, first of 200 frames and then of 600."""
-    config = replace(cartpole, total_frames=40_000, log_every_seconds=10.0)
-    learner, now, views, tracked = make_learner(config), 0.0, dict[float, float](), list[float]()
-    metrics = Metrics(learner)
-    reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda row: tracked.append(row.elapsed_seconds))
-    clock = lambda: (now, learner.account.frames)  # noqa: E731
-    reporting.start(0.0)
+    run = Played(replace(cartpole, total_frames=40_000, log_every_seconds=10.0), tmp_path)
+    views = dict[float, float]()
     for sequence in range(1, 101):
-        now, before = now + 0.0625, reporting.latest
-        steps = 200 if learner.account.frames < 10_000 else 600
-        metrics.add(learner.submit(report(sequence, agent_steps=steps)), now)
-        if now == 2.25:
-            metrics.add_evaluation({"mean_return": 1.0})
-        for timer in reporting.timers:
-            timer.tick(clock)
-        if reporting.latest is not before:
-            views[reporting.latest.elapsed_seconds] = reporting.latest.frames_per_second
+        run.seconds, before = run.seconds + 0.0625, run.metrics.latest
+        run.report(sequence, agent_steps=200 if run.learner.account.frames < 10_000 else 600)
+        if run.seconds == 2.25:
+            run.metrics.add_evaluation({"mean_return": 1.0})
+        run.tick()
+        if run.metrics.latest is not before:
+            views[run.metrics.latest.elapsed_seconds] = run.metrics.latest.frames_per_second
     assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     # Trackers take longer for a row than the file.
-    assert tracked == [1.0, 2.0, 2.25, 3.0, 4.0, 5.0, 6.0]
-    assert list(views.values())[:2] == [3_200.0, 3_200.0]
-    assert list(views.values())[-1] == 9_600.0
+    assert run.tracked == [1.0, 2.0, 2.25, 3.0, 4.0, 5.0, 6.0]
+    assert (views[1.0], views[2.0], views[6.0]) == (3_200.0, 3_200.0, 9_600.0)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 100
     assert max(b["frames"] - a["frames"] for a, b in pairwise(rows)) <= 600
@@ -57,88 +61,81 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
 
 def test_rates_hold_between_rollouts_and_fall_when_none_comes(cartpole: RunConfig, tmp_path: Path) -> None:
     """A rollout of 300 agent steps every 3 seconds, with two more gradients of it after the first; a row a second."""
-    config = replace(cartpole, log_every_seconds=1.0)
-    learner, now, rates = make_learner(config), 0.0, list[float]()
-    metrics = Metrics(learner)
-    reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda _row: None)
-    clock = lambda: (now, learner.account.frames)  # noqa: E731
+    run = Played(replace(cartpole, log_every_seconds=1.0), tmp_path)
 
-    def second(sequence: int, agent_steps: int | None) -> float:
-        nonlocal now
-        now += 1.0
-        if agent_steps is not None:
-            metrics.add(learner.submit(report(sequence, agent_steps=agent_steps)), now - 0.5)
-        for timer in reporting.timers:
-            timer.tick(clock)
-        return reporting.latest.agent_steps_per_second
+    def second(sequence: int | None = None) -> float:
+        run.seconds += 0.5
+        if sequence is not None:
+            run.report(sequence, agent_steps=300 if sequence % 3 == 0 else 0)
+        run.seconds += 0.5
+        run.tick()
+        return run.metrics.latest.agent_steps_per_second
 
-    reporting.start(0.0)
-    rates = [second(sequence, 300 if sequence % 3 == 0 else 0) for sequence in range(1, 13)]
-    assert rates[:2] == [0.0, 0.0]
-    # The first one took 2.5 seconds.
-    assert rates[2:5] == [120.0] * 3
-    assert rates[5:] == [100.0] * 7
-    metrics.drains = True
-    assert [second(0, None) for _ in range(5)] == [100.0] * 5
-    metrics.drains = False
-    assert second(0, None) == pytest.approx(300 / 6.5)
-
-
-def test_a_run_has_rows_by_its_frames(tmp_path: Path) -> None:
-    """A 200th of them is 50, which two rollouts of 40 exceed."""
-    line = f"train cartpole --executor inline --actors 1 --total-frames 10000 --log-every-seconds 1000 {UNTIL_FRAMES}"
-    rollouts = "--actor.environments 8 --actor.unroll-length 5 --actor.minibatches 1"
-    assert main(f"{line} {rollouts} --run-dir {tmp_path / 'run'}".split()) == 0
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert 100 < len(rows) <= 200
-    assert all(b["frames"] - a["frames"] >= 50 for a, b in pairwise(rows[:-1]))
-    assert sum(row["interval_episodes"] for row in rows) == rows[-1]["episodes"] > 0
-    assert rows[0]["episodes"] < 100
-    assert rows[0]["interval_mean_return"] == pytest.approx(rows[0]["mean_return_100"])
+    # The first rollout took 2.5 seconds.
+    assert [second(sequence) for sequence in range(1, 13)] == [0.0] * 2 + [120.0] * 3 + [100.0] * 7
+    run.metrics.drains = True
+    assert [second() for _ in range(5)] == [100.0] * 5
+    run.metrics.drains = False
+    assert second() == pytest.approx(300 / 6.5)
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
 def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
-    file, learner = tmp_path / "metrics.jsonl", make_learner(cartpole)
+    file = tmp_path / "metrics.jsonl"
     # A killed process left half a line. The first row of the resumed run follows the whole lines.
     file.write_text('{"frames": 100}\n{"frames": 2')
-    metrics = Metrics(learner)
-    reporting = reporting_of(metrics, cartpole, tmp_path, lambda: 1.0, lambda _row: None)
-    reporting.write_row()
+    run = Played(cartpole, tmp_path)
+    run.seconds = 1.0
+    run.metrics.write_row()
     if not empty:
-        metrics.add(learner.submit(report()), 1.0)
-    shown = reporting.latest
-    reporting.write_last_row()
+        run.report()
+    shown = run.metrics.latest
+    run.metrics.write_last_row()
     written = [json.loads(line)["frames"] for line in file.read_text().splitlines()]
     assert (written[0], len(written)) == (100, 1 + rows)
-    assert (reporting.latest is shown) == empty
+    assert (run.metrics.latest is shown) == empty
 
 
-def test_an_interval_of_later_gradients_has_no_passes(cartpole: RunConfig) -> None:
-    learner = make_learner(cartpole)
-    metrics = Metrics(learner)
-    seconds = StageSeconds(0.1, 0.2, 0.3, 0.0, 0.0)
-    metrics.add(learner.submit(report(1, samples=10, stage_seconds=seconds)), 1.0)
-    metrics.add(learner.submit(report(2, samples=30, agent_steps=0, stage_seconds=seconds)), 1.0)
-    row = metrics.progress(1.0, 1, 0)
-    assert row.passes == 4.0
-    assert row.stage_microseconds["gradient"] == pytest.approx(6e4)
-    metrics.next_interval(row)
-    assert metrics.progress(2.0, 1, 0).passes is None
-    metrics.add(learner.submit(report(3, samples=40, agent_steps=0, stage_seconds=seconds)), 1.0)
-    row = metrics.progress(2.0, 1, 0)
-    assert (row.passes, row.stage_microseconds) == (None, {})
-    assert row.gradients_per_second == 1.0
-    assert "learning/passes" not in dict(scalars(row))
+def test_an_interval_of_later_gradients_has_no_passes(cartpole: RunConfig, tmp_path: Path) -> None:
+    run, seconds = Played(cartpole, tmp_path), StageSeconds(0.1, 0.2, 0.3, 0.0, 0.0)
+    run.report(1, samples=10, stage_seconds=seconds)
+    run.report(2, samples=30, agent_steps=0, stage_seconds=seconds)
+    row = run.metrics.progress()
+    assert (row.passes, row.stage_microseconds["gradient"]) == (4.0, pytest.approx(6e4))
+    run.metrics.write_row()
+    assert run.metrics.progress().passes is None
+    run.report(3, samples=40, agent_steps=0, stage_seconds=seconds)
+    run.seconds = 1.0
+    row = run.metrics.progress()
+    assert (row.passes, row.stage_microseconds, row.gradients_per_second) == (None, {}, 1.0)
+    assert "learning/passes" not in scalars(row)
 
 
-def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig) -> None:
-    metrics = Metrics(make_learner(cartpole))
-    sick, healthy = (Progress(statistics={"dead_units": 0.85, "explained_variance": value}) for value in (0.0, 0.5))
-    warnings = [metrics.next_interval(row) or "" for row in (sick, healthy, *[sick] * 8)]
-    assert [i for i, warning in enumerate(warnings) if warning] == [7]
-    assert "85% of the hidden units are dead" in warnings[7]
+def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig, tmp_path: Path) -> None:
+    run, warned_at = Played(cartpole, tmp_path), list[int]()
+    for sequence, explained in enumerate([0.0, 0.5, *[0.0] * 8], 1):
+        run.report(sequence, statistics={"dead_units": 0.85, "explained_variance": explained})
+        run.metrics.write_row()
+        texts = [event.text for event in run.messages.take() if isinstance(event, Message)]
+        warned_at += [sequence for text in texts if "85% of the hidden units are dead" in text]
+    assert warned_at == [8]
+
+
+def test_a_name_that_is_no_number_is_warned_of_once(cartpole: RunConfig, tmp_path: Path) -> None:
+    """After 100 episodes, and at the end after any."""
+    names = replace(cartpole.environment, log_info=("right", "wrong", "late"))
+    run, logged = Played(replace(cartpole, environment=names), tmp_path), list[str]()
+    for sequence, late in enumerate([np.nan, np.nan, 1.0], 1):
+        info = {"right": np.array([np.nan] * 59 + [0.5]), "wrong": np.full(60, np.nan), "late": np.full(30, late)}
+        run.report(sequence, episodes=EpisodeStats(np.ones(60), np.ones(60, int), info, np.zeros(60, int)))
+        run.metrics.write_row()
+        logged += [event.text for event in run.messages.take() if isinstance(event, Message)]
+    assert [text.split(":")[1] for text in logged] == [" --environment.log-info wrong"]
+    run = Played(replace(cartpole, environment=names), tmp_path)
+    run.report(1, episodes=EpisodeStats(np.ones(1), np.ones(1, int), {"right": np.array([np.nan])}, np.zeros(1, int)))
+    run.metrics.write_last_row()
+    assert "log-info right: the info at the end of 1 episodes has no number" in str(run.messages.take())
 
 
 def test_the_documents_list_every_column() -> None:

@@ -14,12 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 from sessions import quick, session
-from waiting import wait_for
 
 from launch.cli import main
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Row, Saved
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, read_summary
 from launch.run.lookup import run_path
 from launch.run.saving import (
     BestWeights,
@@ -57,20 +56,26 @@ NAN, INF = float("nan"), float("inf")
         ([(NAN, "confirmation"), (-5.0, "evaluation"), (INF, "evaluation"), (None, "confirmation")], [None, 1, 1, 1]),
         # Weights that could not be written need not be beaten.
         ([(10.0, "evaluation"), (18.0, "full disk"), (15.0, "evaluation")], [0, 0, 2]),
+        # Any weights are better than those of a damaged file.
+        ([b"", (-5.0, "evaluation"), (-6.0, "evaluation")], [1, 1]),
+        ([b"PK\x03", (-5.0, "evaluation"), (-6.0, "evaluation")], [1, 1]),
     ],
 )
 def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are offered with a mean return and what measured it; their number is their version. None is a resume."""
-    said, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
-    best = BestWeights(RunFolder(tmp_path), said.append)
+    """Weights are offered with a mean return and what measured it; their number is their version. None is a resume, and
+    bytes are found in the file at one."""
+    logged, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
+    best = BestWeights(RunFolder(tmp_path), logged.append)
 
     def disk_is_full(part: Path, **_: object) -> None:
         part.write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for version, offer in enumerate(offers):
-        if offer is None:
-            best = BestWeights(RunFolder(tmp_path), said.append)
+        if offer is None or isinstance(offer, bytes):
+            if offer is not None:
+                file.write_bytes(offer)
+            best = BestWeights(RunFolder(tmp_path), logged.append)
             continue
         mean, measure = offer
         source = measure if measure in ("training", "another evaluation") else "evaluation"
@@ -81,7 +86,7 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
             best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
         found.append(best_version(file))
     assert found == kept
-    assert len(said) == any(offer and offer[1] == "full disk" for offer in offers)
+    assert len(logged) == ((18.0, "full disk") in offers)
     assert [entry.name for entry in tmp_path.iterdir()] == ["best.npz"]
 
 
@@ -91,15 +96,6 @@ def best_version(file: Path) -> int | None:
     with np.load(file, allow_pickle=False) as best:
         assert set(best["parameters"].tolist()) == {float(best["version"])}
         return int(best["version"])
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03"])
-def test_damaged_best_weights_are_replaced_by_any_others(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "best.npz").write_bytes(content)
-    best = BestWeights(RunFolder(tmp_path), pytest.fail)
-    for version, mean in ((4, -5.0), (5, -6.0)):
-        best.keep_if_best(version, np.full(3, version, np.float32), mean, "evaluation")
-    assert best_version(tmp_path / "best.npz") == 4
 
 
 def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -139,19 +135,18 @@ def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path
 SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"
 
 
-def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    url, run = f"file://{tmp_path}/remote/run", tmp_path / "local"
-    command = f"train cartpole {SMALL} --total-frames 1000 --evaluation.every-frames 0 --storage {url} --run-dir {run}"
-    assert main(command.split()) == 0
-    before = json.loads((run / "summary.json").read_text())
-    shutil.rmtree(run)
-    assert main(["train", "--resume", url, *f"{SMALL} --total-frames 1500".split()]) == 0
-    (resumed,) = (tmp_path / "runs").iterdir()
-    after = json.loads((resumed / "summary.json").read_text())
+def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path) -> None:
+    copy, run = RunFolder(working_folder / "remote" / "run"), RunFolder(working_folder / "local")
+    options = f"{SMALL} --evaluation.every-frames 0 --storage file://{copy.path} --run-dir {run.path}"
+    assert main(f"train cartpole --total-frames 1000 {options}".split()) == 0
+    before = read_summary(run)
+    shutil.rmtree(run.path)
+    assert main(f"train --resume file://{copy.path} {SMALL} --total-frames 1500".split()) == 0
+    (resumed,) = (working_folder / "runs").iterdir()
+    after = read_summary(RunFolder(resumed))
     assert before["frames"] < after["frames"]
-    assert after["updates"] > before["updates"]
-    assert json.loads((tmp_path / "remote" / "run" / "summary.json").read_text()) == after
+    assert before["updates"] < after["updates"]
+    assert read_summary(copy) == after
 
 
 def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
@@ -178,13 +173,11 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
     (here / "checkpoints").mkdir(parents=True)
     for number in (1, 2):
         (here / "checkpoints" / f"update-{number}.index").write_text("old")
-    logged: list[str] = []
+    logged, removed = list[str](), list[str]()
     copy, files = RemoteCopy(here, f"file://{there}", logged.append), fsspec.filesystem("file")
-    copy.start()
-    wait_for(lambda: len(list(there.glob("checkpoints/*.index"))) == 2, "the copies")
-    for file in (here / "checkpoints").iterdir():
-        file.unlink()
-    removed: list[str] = []
+    copy.finish()
+    assert len(list((there / "checkpoints").iterdir())) == 2
+    shutil.rmtree(here / "checkpoints")
     remove = files.rm_file
 
     def fail_at_the_second(path: str) -> None:
@@ -195,8 +188,7 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
 
     with monkeypatch.context() as failing:
         failing.setattr(files, "rm_file", fail_at_the_second)
-        # A call while an update is under way does nothing.
-        wait_for(lambda: copy.start() or logged, "the error")
+        copy.finish()
     assert logged[0].endswith("could not be brought up to date: OSError: the network is down")
     copy.finish()
     assert list((there / "checkpoints").iterdir()) == []
@@ -214,21 +206,14 @@ def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeyp
     assert line.startswith("warning: the copy at memory://silent/run is not complete: it took longer than 0 seconds")
 
 
-def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
-    files = fsspec.filesystem("memory")
-    files.pipe_file("/copy/other/config.json", b"{}")
-    with pytest.raises(ConfigurationError, match="holds a run: train --resume memory://copy/other goes on"):
-        check_storage("memory://copy/other", new=True)
-    check_storage("memory://copy/other", new=False)
-
-
 def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_path: Path) -> None:
     url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
     release = claim_storage(url, b"{}")
+    for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, new=True)):
+        with pytest.raises(ConfigurationError, match=f"holds a run: train --resume {url} goes on"):
+            refused()
     assert settings.read_bytes() == b"{}"
-    with pytest.raises(ConfigurationError, match="holds a run"):
-        claim_storage(url, b"another")
-    assert settings.read_bytes() == b"{}"
+    check_storage(url, new=False)
     release()
     made = count(1)
 
@@ -298,32 +283,25 @@ def test_an_error_of_storage_is_one_line_and_leaves_no_part(tmp_path: Path, monk
 
 @pytest.mark.parametrize("name", ["../../outside.txt", "checkpoints/../../outside.txt"])
 def test_a_file_outside_of_the_folder_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it is a key of storage or a change of a learner's folder."""
-    files, folder = fsspec.filesystem("memory"), tmp_path / "run"
-    folder.mkdir()
-    for start, change in ((0, name), (1, name), (0, "/tmp/outside.txt")):
-        with pytest.raises(ValueError, match="outside of the run's folder"):
-            apply_changes(folder, Changes({"config.json": (0, b"{}"), change: (start, b"")}, {}))
+    files = fsspec.filesystem("memory")
     monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{name}"])
     monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
-    monkeypatch.setattr(files, "cat_file", lambda _name: b"written")
     with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
         fetch("memory://copy/evil", tmp_path / "runs" / "fetched")
-    assert list(tmp_path.rglob("*")) == [folder]
+    assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
     files = fsspec.filesystem("memory")
     for run in ("a/seed-1", "b/seed-1"):
         files.pipe_file(f"/urls/{run}/config.json", run.encode())
-    folders = [run_path(f"memory://urls/{run}") for run in ("a/seed-1", "b/seed-1")]
-    assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
-    assert [folder.parent for folder in folders] == [tmp_path / "runs"] * 2
-    # Once in a process.
-    assert run_path("memory://urls/a/seed-1") == folders[0]
     with pytest.raises(ConfigurationError, match="RUN memory://urls/a: holds no run"):
         run_path("memory://urls/a")
+    assert list(working_folder.iterdir()) == []
+    folders = [run_path(f"memory://urls/{run}") for run in ("a/seed-1", "b/seed-1")]
+    assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
+    assert [folder.parent for folder in folders] == [working_folder / "runs"] * 2
+    assert run_path("memory://urls/a/seed-1") == folders[0], "it is fetched once in a process"
 
 
 def files_of(folder: Path) -> dict[str, str]:

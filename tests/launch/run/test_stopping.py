@@ -2,7 +2,6 @@
 
 import json
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -51,9 +50,9 @@ def test_the_last_100_count_after_the_first_episode_of_each_environment() -> Non
     assert not count(returns, (1, 1))
     assert not count(returns, (1, 0), episodes=99)
     assert count(returns)
-    # Actor 2 replaces actor 1, and then its place is gone for good.
-    assert not count(returns, (0, 0), (2, 4))
-    assert count(returns, (2, 0))
+    # Actor 2 replaces actor 0, and actor 3 replaces actor 2. Then a place is gone for good.
+    assert not count(returns, (2, 4))
+    assert count(returns, (1, 0), (3, 0))
     assert count(returns, actors=1)
     assert not count(returns, actors=0)
 
@@ -137,27 +136,29 @@ def evaluations_of(target: ReturnTarget | None, every_frames: int = 0, log: Any 
 def restored(evaluations: Evaluations, target: ReturnTarget | None, every_frames: int = 0) -> Evaluations:
     """Evaluations that go on from the checkpoint of others."""
     found = evaluations_of(target, every_frames)
+    found.returns.untrained = None
     found.restore(json.loads(json.dumps(evaluations.state())))
     return found
 
 
-def begin(policies: list[str], begins: bool = True) -> Callable[[str, EvaluationConfig, GoesOn | None], bool]:
-    def evaluate(policy: str, config: EvaluationConfig, goes_on: GoesOn | None) -> bool:
-        del config, goes_on
-        policies.append(policy)
-        return begins
-
-    return evaluate
-
-
-def requested(evaluations: Evaluations, *points: TrainingPoint) -> list[int]:
-    """The updates at which an evaluation is requested."""
-    found = list[int]()
+def requested(
+    evaluations: Evaluations, *points: TrainingPoint, begins: bool = True
+) -> list[tuple[int, str, GoesOn | None]]:
+    """The update, the policy and the rule of an early end of each evaluation that is requested at these points."""
+    found = list[tuple[int, str, GoesOn | None]]()
     for point in points:
-        policies = list[str]()
-        evaluations.request_if_due(point, begin(policies))
-        found += [point.update] * len(policies)
+
+        def evaluate(policy: str, _: EvaluationConfig, goes_on: GoesOn | None, point: TrainingPoint = point) -> bool:
+            found.append((point.update, policy, goes_on))
+            return begins
+
+        evaluations.request_if_due(point, evaluate)
     return found
+
+
+def updates(evaluations: Evaluations, *points: TrainingPoint) -> list[int]:
+    """The updates at which an evaluation is requested."""
+    return [update for update, _, _ in requested(evaluations, *points)]
 
 
 def result(update: int, mean: float, agent_steps: int = 40) -> EvaluationResult:
@@ -172,36 +173,36 @@ def confirmed(evaluations: Evaluations, mean: float, now: TrainingPoint, agent_s
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
     target = target_of()
     evaluations = evaluations_of(target)
-    assert requested(evaluations, at(150, 17.9), at(160, 12.0, recent=17.9)) == []
+    assert updates(evaluations, at(150, 17.9), at(160, 12.0, recent=17.9)) == []
     evaluations.returns.last_count = False
-    assert requested(evaluations, at(165, 18.5)) == [], "an environment is in its first episode"
+    assert updates(evaluations, at(165, 18.5)) == [], "an environment is in its first episode"
     evaluations.returns.last_count = True
-    assert requested(evaluations, at(170, 18.0), at(180)) == [170], "one at a time"
+    assert updates(evaluations, at(170, 18.0), at(180)) == [170], "one at a time"
     assert (target.first, target.confirmed) == (at(170, 18.0), None)
     assert confirmed(evaluations, 18.0, at(190))
     assert target.confirmed == target.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
-    assert requested(evaluations, at(400)) == [], "there is nothing more to confirm"
+    assert updates(evaluations, at(400)) == [], "there is nothing more to confirm"
 
 
 def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
-    assert requested(evaluations_of(target_of()), at(160, 12.5, recent=18.1)) == [160]
+    assert updates(evaluations_of(target_of()), at(160, 12.5, recent=18.1)) == [160]
 
 
 def test_after_a_failed_confirmation_the_next_one_waits() -> None:
     """Also after a resume. Ten agent steps an episode."""
     target = target_of()
     evaluations = evaluations_of(target)
-    assert requested(evaluations, at(170)) == [170]
+    assert updates(evaluations, at(170)) == [170]
     # It takes 1,600 agent steps: 800 new ones are half as many.
     assert not confirmed(evaluations, 14.92, at(170), 1_600)
     assert target.first == at(170)._replace(evaluation_mean_return=14.92)
     evaluations = restored(evaluations, target_of())
-    assert requested(evaluations, at(249), at(250)) == [250]
+    assert updates(evaluations, at(249), at(250)) == [250]
     # With 2,400 more it is 4,000: as many as of training, and half as many for the latest rewards.
     assert not confirmed(evaluations, 17.0, at(250), 2_400)
     target = target_of()
     evaluations = restored(evaluations, target)
-    assert requested(evaluations, at(399), at(410, 17.0, recent=20.0), at(799, 17.0, recent=20.0), at(400)) == [400]
+    assert updates(evaluations, at(399), at(410, 17.0, recent=20.0), at(799, 17.0, recent=20.0), at(400)) == [400]
     assert confirmed(evaluations, 18.7, at(400))
     assert (target.first.update, target.confirmed.update) == (170, 400)
     assert target.confirmed.evaluation_mean_return == 18.7
@@ -212,10 +213,10 @@ def test_after_a_failed_confirmation_the_next_one_waits() -> None:
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
     target = target_of("evaluation")
     evaluations = evaluations_of(target, every_frames=400)
-    assert requested(evaluations, at(200)) == [200]
+    assert updates(evaluations, at(200)) == [200]
     assert not confirmed(evaluations, 17.0, at(205))
     assert target.first is None
-    assert requested(evaluations, at(210, None)) == [210]
+    assert updates(evaluations, at(210, None)) == [210]
     assert confirmed(evaluations, 18.0, at(215))
     assert target.first == target.confirmed == at(210, None)._replace(evaluation_mean_return=18.0)
 
@@ -247,10 +248,10 @@ def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
 
 def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
     evaluations = evaluations_of(target_of())
-    evaluations.request_if_due(at(169), begin([], begins=False))
-    assert requested(evaluations, at(170), at(180)) == [170], "none could begin before"
+    requested(evaluations, at(169), begins=False)
+    assert updates(evaluations, at(170), at(180)) == [170], "none could begin before"
     evaluations.lose(EvaluationLost("actor 1 ended", 300), at(190))
-    assert requested(evaluations, at(191), at(204), at(205), at(400)) == [205]
+    assert updates(evaluations, at(191), at(204), at(205), at(400)) == [205]
     assert confirmed(evaluations, 19.0, at(211))
     # From 85 to 95 seconds, and three more.
     assert (evaluations.seconds, evaluations.agent_steps) == (13.0, 340)
@@ -258,18 +259,18 @@ def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
 
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     evaluations = evaluations_of(None, every_frames=400)
-    assert requested(evaluations, at(9), at(10), at(11), at(100)) == [10]
+    assert updates(evaluations, at(9), at(10), at(11), at(100)) == [10]
     point, _ = evaluations.receive(result(10, 3.0), at(28))
     assert (point["frames"], point["seconds"], point["confirms"]) == (400, 9.0, False)
-    assert requested(evaluations, at(19), at(20), at(100)) == [20]
+    assert updates(evaluations, at(19), at(20), at(100)) == [20]
     # The one under way is lost with its process.
     evaluations = restored(evaluations, None, every_frames=400)
     assert (evaluations.seconds, evaluations.agent_steps, evaluations.returns.untrained) == (9.0, 40, -20.0)
-    assert requested(evaluations, at(29), at(30)) == [30]
+    assert updates(evaluations, at(29), at(30)) == [30]
     evaluations.lose(EvaluationLost("actor 1 ended", 0), at(35))
-    assert requested(evaluations, at(39), at(40)) == [40], "one that was lost comes with the next"
+    assert updates(evaluations, at(39), at(40)) == [40], "one that was lost comes with the next"
     evaluations.lose(EvaluationLost("it does not end", 0, endless=True), at(45))
-    assert requested(evaluations, at(1_000)) == [], "another one would not end either"
+    assert updates(evaluations, at(1_000)) == [], "another one would not end either"
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
@@ -294,12 +295,11 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
 
 
 def test_a_crossing_comes_before_a_regular_evaluation() -> None:
-    logged, policies = list[str](), list[str]()
+    logged = list[str]()
     evaluations = evaluations_of(target_of(), every_frames=400, log=logged.append)
-    evaluations.request_if_due(at(170, 17.0), begin(policies))
+    assert [policy for _, policy, _ in requested(evaluations, at(170, 17.0))] == ["greedy"]
     assert not confirmed(evaluations, 30.0, at(170)), "a regular one confirms no training return"
-    evaluations.request_if_due(at(180, 18.0), begin(policies))
-    assert policies == ["greedy", "sampled"]
+    assert [policy for _, policy, _ in requested(evaluations, at(180, 18.0))] == ["sampled"]
     point, confirms = evaluations.receive(result(180, 19.0), at(190))
     assert confirms
     assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0) | {"confirms": True, "seconds": 5.0}
@@ -320,16 +320,8 @@ def test_a_crossing_comes_before_a_regular_evaluation() -> None:
 )
 def test_which_evaluations_end_early(measure: Any, mean: float, goes_on: bool) -> None:
     """A confirmation ends with its verdict, and a regular evaluation only if it misses a target that it measures."""
-    looks = list[GoesOn | None]()
-
-    def evaluate(policy: str, config: EvaluationConfig, look: GoesOn | None) -> bool:
-        del policy, config
-        looks.append(look)
-        return True
-
     evaluations = evaluations_of(None if measure is None else target_of(measure), every_frames=400)
-    evaluations.request_if_due(at(170, 18.0), evaluate)
-    (look,) = looks
+    ((_, _, look),) = requested(evaluations, at(170, 18.0))
     returns = mean + np.array([-0.5, 0.5] * 20)
     assert (look is None or look(returns)) is goes_on
 
