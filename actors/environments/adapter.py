@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments.masks import split_masks
 from actors.environments.pictures import Frames
+from actors.environments.spaces import Observations
 from shared.config import EnvironmentConfig
-from shared.types import ActionSpec, Float32Array, ObservationParts
+from shared.types import ActionSpec, ObservationParts
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,12 @@ class EnvironmentSpec:
             return self.observation_shape
         return (math.prod(self.observation_shape) + self.actions.size,)
 
-    def split(self, rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        return split_masks(rows, self.observation_shape, self.actions) if self.masked else (rows, None)
+    def split(self, rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Any]:
+        """Views of the observations [..., *observation_shape] in rows, and of their masks [..., A]; None without."""
+        if not self.masked:
+            return rows, None
+        observations, masks = rows[..., : -self.actions.size], rows[..., -self.actions.size :]
+        return observations.reshape(*rows.shape[:-1], *self.observation_shape), masks
 
     @property
     def image_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -93,6 +97,8 @@ class Adapter(ABC):
 
     protocols: ClassVar[dict[str, dict[str, Any]]] = {}
     """Published evaluation protocols by name: the settings that each changes."""
+    reader: Observations | None = None
+    """Reads observations of Gymnasium's spaces, after `make_vector`; None for games."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
@@ -128,14 +134,6 @@ class Adapter(ABC):
     @abstractmethod
     def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
         """The library's observations [B, *row_shape] in the dtype of the spec, written to `to` or copied."""
-
-    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:  # noqa: ARG002
-        """The numbers float32 [B, size] of observations [B, *row_shape], as a view; None if they are images only."""
-        return None
-
-    def number_name(self, index: int) -> str:
-        """The name of a number of an observation."""
-        raise IndexError(index)
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:  # noqa: ARG002
         """Remaining lives after a reset or a step, [B], from its info; None for environments without lives."""

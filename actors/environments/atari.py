@@ -44,26 +44,21 @@ class AtariAdapter(Adapter):
     }
 
     def _playable_spec(self) -> gymnasium.envs.registration.EnvSpec:
-        config, spec = self._config, gymnasium.spec(self._config.registered_id)
+        spec = gymnasium.spec(self._config.registered_id)
         for name in ("mode", "difficulty", "continuous"):
             if spec.kwargs.get(name):
-                problem = (
-                    f"is registered with {name} {spec.kwargs[name]}, which ale-py's vector environment cannot play; "
-                    f"register it without"
-                )
-                raise setting_error("environment.id", config.id, problem)
+                found = f"{name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
+                problem = f"is registered with {found}; register it without"
+                raise setting_error("environment.id", self._config.id, problem)
         return spec
 
     def check(self) -> None:
         config, spec = self._config, self._playable_spec()
         skipped = spec.kwargs.get("frameskip", _REGISTERED_SKIP)
         if not config.registered_id.startswith("ALE/") and skipped != 1:
-            raise setting_error(
-                "environment.id",
-                config.id,
-                f"skips {skipped} frames itself, so --environment.frame-skip {config.frame_skip} "
-                f"would skip twice; use ALE/{spec.name}-v5",
-            )
+            twice = f"so --environment.frame-skip {config.frame_skip} would skip twice"
+            problem = f"skips {skipped} frames itself, {twice}; use ALE/{spec.name}-v5"
+            raise setting_error("environment.id", config.id, problem)
         # An id of ale-py names a game, whose rules are settings. An id of the user names a game with its rules.
         own = spec.namespace == "ALE" or (spec.namespace is None and spec.name.endswith("NoFrameskip"))
         for name, setting in () if own else _RULES.items():
@@ -71,16 +66,19 @@ class AtariAdapter(Adapter):
             if registered not in (None, value):
                 problem = f"{config.id} is registered with {name} {registered}; set it to {registered}"
                 raise setting_error(f"environment.{setting}", value, problem)
-        for name, value, refused, problem in (
-            ("screen_size", None, config.screen_size is None, "Atari is seen in a square of a size that is set"),
-            ("greyscale", False, not config.greyscale, "Atari is seen in grey"),
-            ("action_mask", config.action_mask, config.action_mask is not None, "Atari games have no masks"),
-            ("wrappers", ",".join(config.wrappers), bool(config.wrappers), "ale-py plays Atari, without wrappers"),
-            ("vectorization", config.vectorization, config.vectorization != "sync", "ale-py plays Atari"),
-            ("options", config.options, bool(config.options), "Atari is set by the other --environment settings"),
+        for name, only, problem in (
+            ("greyscale", True, "Atari is seen in grey"),
+            ("action_mask", None, "Atari games have no masks"),
+            ("wrappers", (), "ale-py plays Atari, without wrappers"),
+            ("vectorization", "sync", "ale-py plays Atari"),
+            ("options", {}, "Atari is set by the other --environment settings"),
         ):
-            if refused:
-                raise setting_error(f"environment.{name}", value, problem)
+            value = getattr(config, name)
+            if value != only:
+                shown = ",".join(value) if name == "wrappers" else value
+                raise setting_error(f"environment.{name}", shown, problem)
+        if config.screen_size is None:
+            raise setting_error("environment.screen_size", None, "Atari is seen in a square of a size that is set")
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
         config = self._config
@@ -107,7 +105,7 @@ class AtariAdapter(Adapter):
         rows, columns = _area_weights(_SCREEN_HEIGHT, size), _area_weights(_SCREEN_WIDTH, size).T
 
         def turned(image: ByteArray) -> ByteArray:
-            return np.rint(rows @ grey(image) @ columns).astype(np.uint8)[..., None]
+            return np.rint(rows @ grey(image) @ columns).astype(np.uint8)
 
         screen = Box(0, 255, (_SCREEN_HEIGHT, _SCREEN_WIDTH, 3), np.uint8)
         # ale-py starts an episode with black frames before the first one.
@@ -162,19 +160,12 @@ class AtariAdapter(Adapter):
         )
 
     def training_protocol(self) -> dict[str, Any]:
-        config = self._config
-        return {
-            "frame_stack": config.frame_stack,
-            "screen_size": config.screen_size,
-            "greyscale": True,
-            "max_pool_frames": min(2, config.frame_skip),
-            "sticky_action_probability": config.sticky_action_probability,
-            "max_noops": config.max_noops,
-            "fire_on_reset": config.fire_on_reset,
-            "terminal_on_life_loss": config.terminal_on_life_loss,
-            "full_action_space": config.full_action_space,
-            "max_episode_frames": config.max_episode_frames,
-        }
+        names = (
+            "frame_stack", "screen_size", "sticky_action_probability", "max_noops", "fire_on_reset",
+            "terminal_on_life_loss", "full_action_space", "max_episode_frames",
+        )  # fmt: skip
+        fixed = {"greyscale": True, "max_pool_frames": min(2, self._config.frame_skip)}
+        return {name: getattr(self._config, name) for name in names} | fixed
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
         config = self._config
@@ -203,9 +194,9 @@ def _area_weights(pixels: int, size: int) -> npt.NDArray[np.float64]:
 class AtariEnvironment(gymnasium.Env):
     """One game as an agent sees it: its no-ops, repeated actions and stacked frames, [height, width, stack].
 
-    Two emulators with the same seed and actions give the agent's observations and, as `screens`, each frame of the last
-    step in colour, uint8 [210, 160, 3], if the render mode is rgb_array. They stay in step as long as ale-py draws the
-    same random numbers for both, which every step checks.
+    With the render mode rgb_array a second emulator, with the same seed and actions, gives `screens`: each frame of the
+    last step in colour, uint8 [210, 160, 3]. They stay in step as long as ale-py draws the same random numbers for
+    both, which every step checks.
     """
 
     def __init__(self, config: EnvironmentConfig, render_mode: str | None) -> None:
@@ -234,38 +225,28 @@ class AtariEnvironment(gymnasium.Env):
         return channels_last(observations)[0], _first(info)
 
     def step(self, action: Any) -> tuple[ByteArray, float, bool, bool, dict[str, Any]]:
-        actions = np.array([action])
-        observations, rewards, terminated, truncated, info = self._seen.step(actions)
-        ended = bool(terminated[0] or truncated[0])
+        observations, *result, info = self._seen.step(np.array([action]))
+        reward, terminated, truncated = (one[0].item() for one in result)
         if self._shown is not None:
-            self._show(actions, float(rewards[0]), ended)
-        return (
-            channels_last(observations)[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first(info),
-        )  # fmt: skip
+            self.screens, shown_reward, ended = [], 0.0, False
+            while not ended and len(self.screens) < self._frame_skip:
+                screens, *shown, _ = self._shown.step(np.array([action]))
+                self.screens.append(screens[0, 0].copy())
+                shown_reward += shown[0][0]
+                ended = bool(shown[1][0] or shown[2][0])
+            if shown_reward != reward or ended != (terminated or truncated):
+                rewards = f"reward {shown_reward:g} against {reward:g}"
+                raise RuntimeError(f"the frames are not those of the agent's game any more: {rewards}")
+        return channels_last(observations)[0], reward, terminated, truncated, _first(info)
 
     def render(self) -> Any:
         """The screen after the last step, uint8 [210, 160, 3]; None without a render mode."""
         return self.screens[-1] if self.screens else None
 
     def close(self) -> None:
-        self._seen.close()
-        if self._shown is not None:
-            self._shown.close()
-
-    def _show(self, actions: npt.NDArray[Any], reward: float, ended: bool) -> None:
-        assert self._shown is not None
-        self.screens, shown_reward, shown_ended = [], 0.0, False
-        for _ in range(self._frame_skip):
-            observation, rewards, terminated, truncated, _ = self._shown.step(actions)
-            self.screens.append(observation[0, 0].copy())
-            shown_reward += float(rewards[0])
-            shown_ended = bool(terminated[0] or truncated[0])
-            if shown_ended:
-                break
-        if shown_reward != reward or ended != shown_ended:
-            raise RuntimeError(
-                f"the frames are not those of the agent's game any more: reward {shown_reward:g} against {reward:g}"
-            )
+        for game in (self._seen, self._shown):
+            if game is not None:
+                game.close()
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:

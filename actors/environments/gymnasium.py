@@ -2,13 +2,12 @@
 
 import importlib
 import inspect
-import math
 import multiprocessing
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,14 +23,12 @@ from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.border import Border, CopyInProcess
-from actors.environments.masks import ActionMasks, split_masks
-from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
-from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
+from actors.environments.pictures import Frames, Pictures, has_pictures
+from actors.environments.spaces import Actions, Observations
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
 from shared.errors import place, setting_error, typed_line
 from shared.registry import import_modules
-from shared.types import Float32Array
 
 UNSAVED = (
     "has running statistics, which differ between copies and are not saved; --network.observation-scaling running and "
@@ -45,18 +42,11 @@ class GymnasiumAdapter(Adapter):
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         super().__init__(config)
         self._render_mode = render_mode
-        self._masked = config.action_mask is not None
-        # What `make_vector` finds out. The shape of an observation for networks is without its mask.
+        # Of the vector environment that was made last.
         self._count: int
-        self._shape: tuple[int, ...]
-        # Writes a batch of observations to an array for networks.
-        self._write: Callable[[Any, npt.NDArray[Any]], None]
+        self._spec: EnvironmentSpec
         self._actions: Actions
-        self._notes: list[str]
-        # None if an observation is a single image.
-        self._vectors: Vectors | None
-        # None if an observation is a single image, or numbers only.
-        self._packed: PackedObservations | None = None
+        self.reader: Observations
 
     def check(self) -> None:
         config = self._config
@@ -68,53 +58,43 @@ class GymnasiumAdapter(Adapter):
             raise setting_error("environment.action_mask", config.action_mask, f"{problem}; set it to 1")
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
-        vector = vectorize(self._config, count, self._render_mode)
-        space = vector.single_observation_space
-        if self._masked:
-            space = cast(Tuple, space).spaces[0]
-        self._notes = reading_notes(space)
+        config = self._config
+        vector = vectorize(config, count, self._render_mode)
+        space, masked = vector.single_observation_space, config.action_mask is not None
         try:
-            self._actions = Actions(vector.single_action_space)
-            self._vectors = None if is_stack(space) else Vectors(space)
+            actions = self._actions = Actions(vector.single_action_space)
+            seen = self.reader = Observations(cast(Tuple, space).spaces[0] if masked else space)
         except ValueError as error:
             vector.close()
-            raise setting_error("environment.id", self._config.id, str(error)) from error
+            raise setting_error("environment.id", config.id, str(error)) from error
         self._count = count
-        if self._vectors is None:
-            self._shape, self._write = shape_together(space.shape or ()), channels_together
-        elif self._vectors.images:
-            self._packed = PackedObservations(self._vectors)
-            self._shape, self._write = (self._packed.parts.row_size,), self._packed.write
-        else:
-            self._shape, self._write = (self._vectors.size,), self._vectors.write
+        self._spec = EnvironmentSpec(
+            observation_shape=seen.shape,
+            observation_dtype=seen.dtype,
+            actions=actions.spec,
+            action_set=actions.names,
+            images=seen.dtype == "uint8",
+            has_lives=False,
+            frames_per_agent_step=config.frame_skip,
+            observation_bounds=seen.bounds and (tuple(seen.bounds[0].tolist()), tuple(seen.bounds[1].tolist())),
+            parts=seen.parts,
+            numbers=seen.sizes,
+            left_out=tuple(seen.left_out),
+            action_space=actions.description(),
+            masked=masked,
+        )
         return vector
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         return make_env(self._config, render_mode, with_info=True)
 
     def frames(self) -> Frames | None:
-        environment = make_env(self._config, with_info=True)
+        environment = self.make_single()
         environment.close()
         return environment.frames if isinstance(environment, Pictures) else None
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:  # noqa: ARG002
-        vectors = self._vectors
-        return EnvironmentSpec(
-            observation_shape=self._shape,
-            observation_dtype=self._dtype,
-            actions=self._actions.spec,
-            action_set=self._actions.names,
-            images=self._dtype == "uint8",
-            has_lives=False,
-            frames_per_agent_step=self._config.frame_skip,
-            observation_bounds=None if vectors is None else (tuple(vectors.low.tolist()), tuple(vectors.high.tolist())),
-            parts=None if self._packed is None else self._packed.parts,
-            numbers=() if vectors is None else vectors.sizes,
-            left_out=() if vectors is None else tuple(vectors.left_out),
-            notes=(*self._notes, *(() if vectors is None else vectors.notes)),
-            action_space=self._actions.description(),
-            masked=self._masked,
-        )
+        return replace(self._spec, notes=tuple(self.reader.notes))
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         # Environments accept Python integers only.
@@ -125,26 +105,14 @@ class GymnasiumAdapter(Adapter):
 
     def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
         if to is None:
-            shape = self._shape
-            if self._masked:
-                shape = (math.prod(shape) + self._actions.spec.size,)
-            to = np.empty((self._count, *shape), self._dtype)
-        if not self._masked:
-            self._write(observations, to)
+            to = np.empty((self._count, *self._spec.row_shape), self._spec.observation_dtype)
+        if not self._spec.masked:
+            self.reader.write(observations, to)
             return to
-        without_masks, masks = split_masks(to, self._shape, self._actions.spec)
-        self._write(observations[0], without_masks)
+        without_masks, masks = self._spec.split(to)
+        self.reader.write(observations[0], without_masks)
         masks[...] = observations[1]
         return to
-
-    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
-        if self._packed is not None:
-            return self._packed.parts.vectors(cast(npt.NDArray[np.uint8], observations))
-        return None if self._vectors is None else cast(Float32Array, observations)
-
-    def number_name(self, index: int) -> str:
-        assert self._vectors is not None
-        return self._vectors.number_name(index)
 
     def observation_meaning(self, spec: EnvironmentSpec) -> str:
         config = self._config
@@ -167,10 +135,6 @@ class GymnasiumAdapter(Adapter):
         score = {"frames_per_agent_step": spec.frames_per_agent_step, **self.training_protocol()}
         return {**score, "images": self._pictures()} if spec.images else score
 
-    @property
-    def _dtype(self) -> str:
-        return "float32" if self._packed is None and self._vectors is not None else "uint8"
-
     def _pictures(self) -> str:
         config, size = self._config, self._config.screen_size
         colours = "in grey" if config.greyscale else "in their colours"
@@ -179,14 +143,12 @@ class GymnasiumAdapter(Adapter):
 
 
 def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
-    """`count` copies of an environment, stepped in turn or in processes."""
-    copies = [partial(make_env, config, render_mode)] * count
-    # The adapter copies observations.
+    """`count` copies of an environment, stepped in turn or in processes. The adapter copies their observations."""
+    copies, mode = [partial(make_env, config, render_mode)] * count, AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
-        return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
+        return SyncVectorEnv(copies, autoreset_mode=mode, copy=False)
     # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end with this
     # process.
-    mode = AutoresetMode.NEXT_STEP
     start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=mode, copy=False)
     with _clean_children():
         try:
@@ -219,11 +181,7 @@ def _clean_children() -> Iterator[None]:
 
 
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
-    """One copy of an environment, in this process or in that of an asynchronous vector environment.
-
-    Its info has the numbers of `log_info` only, and its observation is a pair with the mask, if there are masks; unless
-    it is `with_info`.
-    """
+    """One copy of an environment, in this process or in that of an asynchronous vector environment. See `Border`."""
     in_child = config.vectorization == "async" and multiprocessing.parent_process() is not None
     if in_child:
         # Ctrl-C and a closed terminal signal this process too, but its parent ends it when its work is done.
@@ -231,7 +189,8 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
     spec = gymnasium.spec(config.registered_id)
-    options = _typed(config.options, gymnasium.make, _creator(spec.entry_point))
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    options = _typed(config.options, gymnasium.make, creator)
     if render_mode is not None:
         options["render_mode"] = render_mode
         if render_mode != "human":
@@ -242,16 +201,13 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
     _refuse_statistics(environment, config)
-    masked = config.action_mask is not None and not with_info
-    border = environment = Border(environment, config.id, None if with_info or masked else config.log_info)
+    environment = Border(environment, config, with_info=with_info)
     if config.frame_skip > 1:
         environment = RepeatedAction(environment, config.frame_skip)
     if has_pictures(environment.observation_space):
         environment = Pictures(
             environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
         )
-    if masked:
-        environment = ActionMasks(environment, border, config)
     return CopyInProcess(environment) if in_child else environment
 
 
@@ -274,10 +230,6 @@ def layers(environment: Any) -> Iterator[Any]:
     while isinstance(environment, gymnasium.Env):
         yield environment
         environment = vars(environment).get("env")
-
-
-def _creator(entry_point: Any) -> Any:
-    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:

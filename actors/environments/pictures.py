@@ -1,7 +1,5 @@
 """Images of any environment in the form of networks: resized, greyscale, and the newest ones stacked."""
 
-import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ from PIL import Image
 ByteArray = npt.NDArray[np.uint8]
 
 # Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
-_SMALLEST_SIDE = 16
+SMALLEST_SIDE = 16
 
 
 def is_picture(space: gymnasium.Space) -> bool:
@@ -32,7 +30,7 @@ def has_pictures(space: gymnasium.Space) -> bool:
 def is_stack(space: gymnasium.Space) -> bool:
     """Whether observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
     shape = space.shape or ()
-    return _has_bytes(space) and len(shape) == 4 and min(shape[1:3]) >= _SMALLEST_SIDE
+    return _has_bytes(space) and len(shape) == 4 and min(shape[1:3]) >= SMALLEST_SIDE
 
 
 def _has_bytes(space: gymnasium.Space) -> bool:
@@ -76,68 +74,51 @@ class Frames(NamedTuple):
     stack: int
     repeats_first: bool = True
 
-    @property
-    def stacked_space(self) -> gymnasium.Space:
-        return self._stacked_space(self.space)
-
-    def first_rows(self, count: int) -> ByteArray:
-        return np.zeros((count, 1 + _stack_bytes(self.stacked_space)), np.uint8)
-
-    def stacked(self, observations: Any, rows: ByteArray) -> tuple[Any, ByteArray]:
-        """A batch of `observations` with stacks in place of images [B, …], and the rows for the next call.
-
-        `rows` uint8 [B, R] are the stacks before. The first byte is 1 within an episode: a row of zeros is a start.
-        """
-        starts = rows[:, 0] == 0
-        kept = [np.ones((len(rows), 1), np.uint8)]
-        begin = 1
-
-        def stack(images: ByteArray, path: tuple[Any, ...]) -> ByteArray:  # noqa: ARG001
-            nonlocal begin
-            turned = np.stack([self.turn(image) for image in images])[:, None]
-            size = self.stack * turned[0].size
-            before = rows[:, begin : begin + size].reshape(-1, self.stack, *turned.shape[2:]).copy()
-            if self.repeats_first:
-                before[starts] = turned[starts]
-            stacks = np.concatenate([before[:, 1:], turned], axis=1)
-            kept.append(stacks.reshape(len(rows), -1))
-            begin += size
-            return stacks
-
-        return with_images(self.space, observations, stack), np.concatenate(kept, axis=1)
-
-    def _stacked_space(self, space: gymnasium.Space) -> gymnasium.Space:
+    def stacked_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """`space`, or a part of it, after `stacked`."""
         if isinstance(space, Dict):
-            return Dict({key: self._stacked_space(inner) for key, inner in space.spaces.items()})
+            return Dict({key: self.stacked_space(inner) for key, inner in space.spaces.items()})
         if isinstance(space, Tuple):
-            return Tuple(tuple(map(self._stacked_space, space.spaces)))
+            return Tuple(tuple(map(self.stacked_space, space.spaces)))
         if not is_picture(space):
             return space
         shape = space.shape or ()
         return Stack((self.stack, *self.turn(np.zeros(shape, np.uint8)).shape), shape)
 
+    def stacked(self, observation: Any, row: ByteArray | None) -> tuple[Any, ByteArray]:
+        """An observation with stacks in place of images, and the memory for the next call.
 
-def _stack_bytes(space: gymnasium.Space) -> int:
-    inner = sum(map(_stack_bytes, inner_spaces(space).values()))
-    return inner + (math.prod(space.shape or ()) if is_stack(space) else 0)
+        The memory, uint8 [R], has a byte that is 1 within an episode, and the stacks. None, or zeros, at its start.
+        """
+        kept = [np.ones(1, np.uint8)]
+        begin = 1
+
+        def stack(image: Any, space: gymnasium.Space) -> Any:
+            nonlocal begin
+            if not is_picture(space):
+                return image
+            turned = self.turn(image)[None]
+            end = begin + self.stack * turned.size
+            if row is not None and row[0]:
+                before = row[begin:end].reshape(self.stack, *turned.shape[1:])
+            else:
+                before = np.repeat(turned if self.repeats_first else np.zeros_like(turned), self.stack, axis=0)
+            stacks = np.concatenate([before[1:], turned])
+            kept.append(stacks.ravel())
+            begin = end
+            return stacks
+
+        return with_parts(self.space, observation, stack), np.concatenate(kept)
 
 
-def with_images(
-    space: gymnasium.Space,
-    observation: Any,
-    change: Callable[[ByteArray, tuple[Any, ...]], Any],
-    path: tuple[Any, ...] = (),
-) -> Any:
-    """An observation, or a batch, with `change(image, path)` in place of each image. Missing parts stay missing."""
-    if isinstance(space, Dict | Tuple):
-        known = observation if isinstance(observation, Mapping) else dict(enumerate(observation))
-        parts = {
-            key: with_images(inner, known[key], change, (*path, key))
-            for key, inner in inner_spaces(space).items()
-            if key in known
-        }
-        return parts if isinstance(observation, Mapping) else tuple(parts.values())
-    return change(observation, path) if is_picture(space) else observation
+def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, gymnasium.Space], Any]) -> Any:
+    """An observation with `change(part, its space)` in place of each part. Missing parts stay missing."""
+    if isinstance(space, Dict) and isinstance(observation, Mapping):
+        known = [key for key in space.spaces if key in observation]
+        return {key: with_parts(space[key], observation[key], change) for key in known}
+    if isinstance(space, Tuple) and isinstance(observation, tuple | list | np.ndarray):
+        return tuple(with_parts(inner, part, change) for inner, part in zip(space, observation, strict=False))
+    return change(observation, space)
 
 
 class Pictures(gymnasium.Wrapper):
@@ -148,28 +129,19 @@ class Pictures(gymnasium.Wrapper):
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
         super().__init__(environment)
-        self.frames = Frames(environment.observation_space, partial(_turned, size=size, greyscale=greyscale), stack)
-        # The newest images by their path in an observation.
-        self._last: dict[tuple[Any, ...], deque[ByteArray]] = {}
-        self.observation_space = self.frames.stacked_space
+        space = environment.observation_space
+        self.frames = Frames(space, partial(_turned, size=size, greyscale=greyscale), stack)
+        self.observation_space = self.frames.stacked_space(space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self._last.clear()
-        return with_images(self.env.observation_space, observation, self._stacked), info
+        observation, self._row = self.frames.stacked(observation, None)
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return with_images(self.env.observation_space, observation, self._stacked), reward, terminated, truncated, info
-
-    def _stacked(self, image: ByteArray, path: tuple[Any, ...]) -> ByteArray:
-        turned, stack = self.frames.turn(image), self.frames.stack
-        last = self._last.get(path)
-        if last is None:
-            last = self._last[path] = deque([turned] * stack, stack)
-        else:
-            last.append(turned)
-        return np.stack(last)
+        observation, self._row = self.frames.stacked(observation, self._row)
+        return observation, reward, terminated, truncated, info
 
 
 def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> ByteArray:
@@ -191,9 +163,9 @@ def grey(image: ByteArray) -> ByteArray:
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """The axis of the channels, 2 if there is none; None if the array is no image."""
-    if len(shape) in (2, 3) and min(shape[:2]) >= _SMALLEST_SIDE:
+    if len(shape) in (2, 3) and min(shape[:2]) >= SMALLEST_SIDE:
         return 2
-    return 0 if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_SIDE else None
+    return 0 if len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE else None
 
 
 def _resized(channel: ByteArray, size: int) -> ByteArray:

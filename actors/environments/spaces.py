@@ -3,59 +3,63 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import Stack, channels_together, inner_spaces, is_stack, shape_together
+from actors.environments.pictures import (
+    SMALLEST_SIDE,
+    Stack,
+    channels_together,
+    inner_spaces,
+    is_stack,
+    shape_together,
+)
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
-# Sides of arrays that may be images.
-_IMAGE_SIDE = 16
 # With more choices or outputs each observation takes megabytes, and a rollout gigabytes; with more numbers the first
 # layer takes gigabytes.
 _MOST_CHOICES, _MOST_NUMBERS = 100_000, 1_000_000
 # float32 has all whole numbers up to here.
 _LARGEST_WHOLE = 2**24
-# Observations in which `Vectors` looks for changes that float32 loses.
+# Observations in which `Observations` looks for changes that float32 loses.
 _LOOKS = 10
+
+
+_WRAP = "--environment.wrappers MODULE:WRAPPER"
 
 
 class Actions:
     """Conversion of a method's actions to those of a Gymnasium space; a ValueError for other spaces."""
 
     def __init__(self, space: gymnasium.Space) -> None:
-        self._shape: tuple[int, ...] = space.shape or ()
-        self._dtype = space.dtype
+        self._space, self._shape, self._dtype = space, space.shape or (), space.dtype
         self._start: Any = 0
-        self._range: tuple[npt.NDArray[np.float64], ...] = ()
+        choices: tuple[int, ...] = ()
         count = _size(space) * (2 if isinstance(space, MultiBinary) else 1)
         if count > _MOST_CHOICES:
             raise ValueError(
                 f"actions are {space}: a network with {count:,} outputs takes gigabytes; wrap it in an environment "
-                f"that takes fewer or smaller actions: --environment.wrappers MODULE:WRAPPER"
+                f"that takes fewer or smaller actions: {_WRAP}"
             )
         if isinstance(space, Discrete):
-            self.spec = ActionSpec(int(space.n))
             self._start = int(space.start)
         elif isinstance(space, MultiDiscrete):
-            choices = tuple(map(int, space.nvec.ravel()))
-            self.spec = ActionSpec(sum(choices), choices=choices)
-            self._start = space.start
+            choices, self._start = tuple(map(int, space.nvec.ravel())), space.start
         elif isinstance(space, MultiBinary):
-            choices = (2,) * int(np.prod(space.shape))
-            self.spec = ActionSpec(sum(choices), choices=choices)
-        elif isinstance(space, Box) and np.prod(space.shape):
-            self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
+            choices = (2,) * (count // 2)
+        elif isinstance(space, Box) and count:
             self._range = _range(space)
         else:
             raise ValueError(
                 f"actions are {space}: a choice, several choices or an array can be played, and no mixture of them; "
-                f"wrap it in an environment that takes one of these: --environment.wrappers MODULE:WRAPPER"
+                f"wrap it in an environment that takes one of these: {_WRAP}"
             )
+        self.spec = ActionSpec(count, continuous=isinstance(space, Box), choices=choices)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,9 +81,13 @@ class Actions:
         # A network whose numbers overflow has NaN for an action. Its gradient is dropped, and the loss named.
         if not math.isfinite(np.vdot(shaped, shaped)):
             shaped = np.where(np.isnan(shaped), np.clip(middle, low, high), shaped)
-        # Spaces of integers and of truth values.
-        whole = not np.issubdtype(self._dtype, np.inexact)
-        return (np.rint(shaped) if whole else shaped).astype(self._dtype)
+        if np.issubdtype(self._dtype, np.inexact):
+            return shaped.astype(self._dtype)
+        # Spaces of integers and of truth values. float64 has not all bounds of int64.
+        bounds = cast(Box, self._space)
+        with np.errstate(invalid="ignore"):
+            whole = np.rint(shaped).astype(self._dtype)
+        return np.where(shaped >= high, bounds.high, np.where(shaped <= low, bounds.low, whole))
 
     def description(self) -> dict[str, Any]:
         """The space for descriptions in JSON: dtype, shape, and the start of choices, or bounds."""
@@ -116,33 +124,14 @@ def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
     Actions are in units of half the range. Without two bounds they are passed unchanged, and one bound still clips.
     float64, because in float32 the width of a range may overflow.
     """
-    low, high = (space.low.astype(np.float64), space.high.astype(np.float64))
-    least, most = _limits(space.dtype)
-    has_low, has_high = is_bound(low), is_bound(high)
-    middle, half = np.zeros(space.shape), np.ones(space.shape)
-    both = has_low & has_high
-    middle[both], half[both] = 0.5 * low[both] + 0.5 * high[both], 0.5 * high[both] - 0.5 * low[both]
-    lowest = np.where(has_low, _inside(low, space.low, 1), least)
-    return middle, half, lowest, np.where(has_high, _inside(high, space.high, -1), most)
-
-
-def _limits(dtype: Any) -> tuple[float, float]:
-    if np.issubdtype(dtype, np.floating):
-        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
-    if dtype == np.bool_:
-        return 0.0, 1.0
-    ends = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return float(ends[0]), float(_inside(np.float64(ends[1]), np.asarray(ends[1], dtype), -1))
-
-
-def _inside(rounded: Any, exact: npt.NDArray[Any], step: int) -> npt.NDArray[np.float64]:
-    """Bounds in float64, one step further inside where rounding has moved the end of an integer range outside."""
-    if not np.issubdtype(exact.dtype, np.integer):
-        return np.asarray(rounded)
-    pairs = zip(np.ravel(rounded).tolist(), np.ravel(exact).tolist(), strict=True)
-    # As integers, which are exact: a difference of floats would be rounded again.
-    moved = np.array([(int(float_) - int_) * step < 0 for float_, int_ in pairs], bool).reshape(exact.shape)
-    return np.where(moved, np.nextafter(rounded, step * np.inf), rounded)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    dtype: Any = space.dtype
+    # Integers and truth values have bounds.
+    limits = np.finfo(dtype if np.issubdtype(dtype, np.floating) else np.float64)
+    both = is_bound(low) & is_bound(high)
+    first, last = np.where(both, low, -1.0), np.where(both, high, 1.0)
+    middle, half = 0.5 * first + 0.5 * last, 0.5 * last - 0.5 * first
+    return middle, half, np.where(is_bound(low), low, limits.min), np.where(is_bound(high), high, limits.max)
 
 
 def random_actions(
@@ -162,28 +151,9 @@ def random_actions(
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
 
 
-def reading_notes(space: gymnasium.Space, path: "Path" = ()) -> list[str]:
-    """Remarks on how observations of a space are read, where another meaning is as likely."""
-    if isinstance(space, Dict | Tuple):
-        return [note for key, inner in inner_spaces(space).items() for note in reading_notes(inner, (*path, key))]
-    if not isinstance(space, Box):
-        return []
-    if isinstance(space, Stack):
-        where = "" if not path else f"{path_name(path)}: "
-        return [f"{where}{space.description()} (--environment.screen-size, greyscale, frame-stack)"]
-    what = f"{'observations' if not path else path_name(path)} of {space.dtype} {list(space.shape)}"
-    if is_stack(space):
-        return [f"{what} are read as {space.shape[0]} images of {space.shape[3]} channels"]
-    long = [side for side in space.shape if side >= _IMAGE_SIDE]
-    numbers = f"{what} are read as {int(np.prod(space.shape)):,} numbers"
-    if len(space.shape) in (2, 3) and len(long) >= 2:
-        return [f"{numbers}; images {'have values to 255' if space.dtype == np.uint8 else 'are uint8'}"]
-    return []
-
-
 _ROUNDED = (
     f"the network sees float32, in which neighbours beyond {_LARGEST_WHOLE:,} are equal; subtract, divide or split "
-    f"them in a wrapper (--environment.wrappers MODULE:WRAPPER)"
+    f"them in a wrapper ({_WRAP})"
 )
 
 
@@ -208,33 +178,37 @@ class _Part(NamedTuple):
     write: _Write
 
 
-class Vectors:
-    """Conversion of observations of a space to vectors: all numbers side by side, choices one-hot.
+class Observations:
+    """Conversion of observations of a space to arrays for networks.
 
-    `low` and `high` are the bounds of the numbers, float32 [size]; `left_out` the names of text parts; `images` the
-    image parts in the form of `Pictures`, which are not part of the vector. `notes` are remarks on the first
-    observations. A part of another kind is a ValueError.
+    A stack of images is an image, uint8; images beside other parts are rows of bytes, uint8; all else is a vector,
+    float32: all numbers side by side, choices one-hot. A part of another kind is a ValueError. The attributes are those
+    of an `EnvironmentSpec`; `notes` may grow with the first observations.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.left_out: list[str] = []
         self.notes: list[str] = []
         self._looks, self._last = _LOOKS, dict[Path, npt.NDArray[Any]]()
-        self.images: list[tuple[Path, Box]] = []
-        self._parts = list(self._parts_of(space, ()))
-        if not self.images and not any(len(part.low) for part in self._parts):
-            raise ValueError(f"observations are {space}: there are no numbers in them")
+        self._images: list[tuple[Path, Box]] = []
+        self._numbers = list(self._parts_of(space, ()))
+        self.sizes = tuple((path_name(part.path), len(part.low)) for part in self._numbers)
         nothing = np.empty(0, np.float32)
-        self.low = np.concatenate([nothing, *(part.low for part in self._parts)])
-        self.high = np.concatenate([nothing, *(part.high for part in self._parts)])
-
-    @property
-    def size(self) -> int:
-        return len(self.low)
-
-    @property
-    def sizes(self) -> tuple[tuple[str, int], ...]:
-        return tuple((path_name(part.path), len(part.low)) for part in self._parts)
+        low = np.concatenate([nothing, *(part.low for part in self._numbers)])
+        high = np.concatenate([nothing, *(part.high for part in self._numbers)])
+        self.dtype = "uint8" if self._images else "float32"
+        self.shape: tuple[int, ...] = low.shape
+        self.bounds: tuple[Float32Array, Float32Array] | None = low, high
+        self.parts: ObservationParts | None = None
+        if is_stack(space):
+            self.shape, self.bounds = shape_together(space.shape or ()), None
+        elif self._images:
+            names = _input_names([path for path, _ in self._images])
+            shapes = [shape_together(image.shape) for _, image in self._images]
+            self.parts = ObservationParts(self.sizes, tuple(map(ImagePart, names, shapes)))
+            self.shape = (self.parts.row_size,)
+        elif not low.size:
+            raise ValueError(f"observations are {space}: there are no numbers in them")
 
     def number_name(self, index: int) -> str:
         for name, size in self.sizes:
@@ -243,58 +217,88 @@ class Vectors:
             index -= size
         raise IndexError(index)
 
-    def write(self, observations: Any, to: Float32Array) -> None:
-        """Write a batch of observations of a vector environment to float32 [B, size]."""
-        start = 0
+    def numbers(self, rows: npt.NDArray[Any]) -> Float32Array | None:
+        """The numbers float32 [B, size] of observations [B, *shape], as a view; None if they are images only."""
+        if self.parts is not None:
+            return self.parts.vectors(rows)
+        return None if self._images else rows
+
+    def write(self, observations: Any, to: npt.NDArray[Any]) -> None:
+        """Write a batch of observations of a vector environment to `to`, [B, *shape]."""
+        numbers = self.numbers(to)
+        if numbers is None:
+            channels_together(observations, to)
+            return
         if self._looks:
             self._looks -= 1
             self._look(observations)
-        for part in self._parts:
-            part.write(np.asarray(found_at(part.path, observations)), to[:, start : start + len(part.low)])
+        start = 0
+        for part in self._numbers:
+            part.write(np.asarray(found_at(part.path, observations)), numbers[:, start : start + len(part.low)])
             start += len(part.low)
+        if self.parts is not None:
+            for (path, _), (image, where) in zip(self._images, self.parts.image_bytes(), strict=True):
+                # Views: of the bytes of one row after another, each split into its axes.
+                channels_together(found_at(path, observations), to[:, where].reshape(-1, *image.shape))
 
     def _look(self, observations: Any) -> None:
         """Add a note for the first large number that float32 has not, or that changes by less than it shows."""
-        for part in self._parts:
+        for part in self._numbers:
             values = np.array(found_at(part.path, observations))
             last, self._last[part.path] = self._last.get(part.path, values), values
-            if self.notes or values.dtype.kind not in "fiu" or part.write is not _write_numbers:
+            if part.write is not _write_numbers or values.dtype.kind not in "fiu":
                 continue
             with np.errstate(all="ignore"):
                 shown = values.astype(np.float32)
                 lost = (values != last) & (shown == last.astype(np.float32))
-                if values.dtype.kind != "f":
-                    lost |= shown.astype(np.float64) != values
-            lost &= (np.abs(values.astype(np.float64)) >= _LARGEST_WHOLE) & np.isfinite(values)
+                lost |= (values.dtype.kind != "f") & (shown.astype(np.float64) != values)
+                lost &= (np.abs(shown) >= _LARGEST_WHOLE) & np.isfinite(values)
             if lost.any():
                 self.notes.append(f"observation {path_name(part.path)} has {values[lost][0]}: {_ROUNDED}")
+                self._looks = 0
+                return
 
     def _parts_of(self, space: gymnasium.Space, path: Path) -> Iterator[_Part]:
         if isinstance(space, Dict | Tuple):
             for key, inner in inner_spaces(space).items():
                 yield from self._parts_of(inner, (*path, key))
         elif isinstance(space, Box) and is_stack(space):
-            self.images.append((path, space))
+            self.notes += _reading_notes(space, path)
+            self._images.append((path, space))
         elif isinstance(space, Box | MultiBinary):
             _check_size(space, "numbers", _MOST_NUMBERS)
-            if isinstance(space, Box) and (most := _largest_whole(space)) > _LARGEST_WHOLE:
-                self.notes.append(f"observation {path_name(path)} has whole numbers to {most:,}: {_ROUNDED}")
-            low, high = (
-                (space.low, space.high) if isinstance(space, Box) else (np.zeros(space.shape), np.ones(space.shape))
-            )
+            low, high = np.zeros(space.shape), np.ones(space.shape)
+            if isinstance(space, Box):
+                low, high = space.low, space.high
+                self.notes += _reading_notes(space, path)
+                if (most := _largest_whole(space)) > _LARGEST_WHOLE:
+                    self.notes.append(f"observation {path_name(path)} has whole numbers to {most:,}: {_ROUNDED}")
+                    self._looks = 0
             yield _Part(path, low.ravel().astype(np.float32), high.ravel().astype(np.float32), _write_numbers)
         elif isinstance(space, Discrete | MultiDiscrete):
             size = _check_size(space, "one-hot numbers", _MOST_CHOICES)
             sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
-            write = _write_one_hot(path_name(path), np.ravel(space.start), sizes)
+            write = partial(_write_one_hot, np.cumsum(sizes) - sizes - np.ravel(space.start))
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)
         elif isinstance(space.sample(), str):
             self.left_out.append(path_name(path))
         else:
-            raise ValueError(
-                f"observations are {space}: neither numbers nor choices; wrap it in an environment that gives some: "
-                f"--environment.wrappers MODULE:WRAPPER"
-            )
+            problem = "neither numbers nor choices; wrap it in an environment that gives some"
+            raise ValueError(f"observations are {space}: {problem}: {_WRAP}")
+
+
+def _reading_notes(space: Box, path: Path) -> list[str]:
+    """Remarks on how an array is read, where another meaning is as likely."""
+    if isinstance(space, Stack):
+        where = f"{path_name(path)}: " if path else ""
+        return [f"{where}{space.description()} (--environment.screen-size, greyscale, frame-stack)"]
+    array = f"{path_name(path) if path else 'observations'} of {space.dtype} {list(space.shape)}"
+    if is_stack(space):
+        return [f"{array} are read as {space.shape[0]} images of {space.shape[3]} channels"]
+    if len(space.shape) in (2, 3) and sum(side >= SMALLEST_SIDE for side in space.shape) >= 2:
+        images = "have values to 255" if space.dtype == np.uint8 else "are uint8"
+        return [f"{array} are read as {math.prod(space.shape):,} numbers; images {images}"]
+    return []
 
 
 def _check_size(space: gymnasium.Space, numbers: str, most: int) -> int:
@@ -302,7 +306,7 @@ def _check_size(space: gymnasium.Space, numbers: str, most: int) -> int:
     if size > most:
         raise ValueError(
             f"observations are {space}: {size:,} {numbers} take gigabytes; wrap it in an environment that gives fewer, "
-            f"such as the digits of a large one: --environment.wrappers MODULE:WRAPPER"
+            f"such as the digits of a large one: {_WRAP}"
         )
     return size
 
@@ -311,21 +315,10 @@ def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:
     to[...] = observations.reshape(len(to), -1)
 
 
-def _write_one_hot(name: str, start: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> _Write:
-    first = np.cumsum(sizes) - sizes
-
-    def write(observations: npt.NDArray[Any], to: Float32Array) -> None:
-        chosen = observations.reshape(len(to), -1) - start
-        # It would be written among the values of another choice.
-        outside = (chosen < 0) | (chosen >= sizes)
-        if outside.any():
-            row, column = np.argwhere(outside)[0]
-            lowest, value = start[column], chosen[row, column] + start[column]
-            raise ValueError(f"a choice of {name} is {value}: its space has {lowest} to {lowest + sizes[column] - 1}")
-        to[...] = 0.0
-        np.put_along_axis(to, chosen + first, 1.0, axis=1)
-
-    return write
+def _write_one_hot(first: npt.NDArray[np.int64], observations: npt.NDArray[Any], to: Float32Array) -> None:
+    """`first`: place of the value 0 of each choice."""
+    to[...] = 0.0
+    np.put_along_axis(to, observations.reshape(len(to), -1) + first, 1.0, axis=1)
 
 
 def found_at(path: Path, observations: Any) -> Any:
@@ -338,27 +331,7 @@ def path_name(path: Path) -> str:
     return ".".join(map(str, path)) or "itself"
 
 
-class PackedObservations:
-    """Writer of observations with images, in the layout `parts`."""
-
-    def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors
-        self._paths = [path for path, _ in vectors.images]
-        shapes = [shape_together(space.shape) for _, space in vectors.images]
-        names = _distinct([f"image_{_identifier(path)}" for path in self._paths])
-        self.parts = ObservationParts(vectors.sizes, tuple(map(ImagePart, names, shapes)))
-
-    def write(self, observations: Any, to: npt.NDArray[np.uint8]) -> None:
-        self._vectors.write(observations, self.parts.vectors(to))
-        for path, (image, where) in zip(self._paths, self.parts.image_bytes(), strict=True):
-            # Views: of the bytes of one row after another, each split into its axes.
-            channels_together(found_at(path, observations), to[:, where].reshape(-1, *image.shape))
-
-
-def _identifier(path: Path) -> str:
-    return re.sub(r"\W", "_", path_name(path))
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """The names, with a number added to repeated ones."""
+def _input_names(paths: list[Path]) -> list[str]:
+    """Names for inputs of an exported network, with a number added to repeated ones."""
+    names = ["image_" + re.sub(r"\W", "_", path_name(path)) for path in paths]
     return [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
-from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
+from actors.environments.border import FAULT, LOGGED, LOGGER
 from actors.environments.gymnasium import UNSAVED, GymnasiumAdapter, layers
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
@@ -23,7 +23,6 @@ from shared.errors import ConfigurationError, EnvironmentFailedError, place, set
 from shared.registry import import_modules
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
-_CANNOT_BE_MADE = "cannot be made"
 _CLOSE_SECONDS = 5.0
 _VERSION = re.compile(r"-v\d+$")
 # Vector steps of random play that show whether an environment keeps to its spaces.
@@ -54,7 +53,7 @@ class VectorEnvironment:
         except (ConfigurationError, gymnasium.error.UnregisteredEnv, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{config.id}: {_CANNOT_BE_MADE}: {typed_line(error)}{place(error)}"
+            line = f"{config.id}: cannot be made: {typed_line(error)}{place(error)}"
             raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
@@ -66,9 +65,9 @@ class VectorEnvironment:
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
         """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
-        observations, info = self._called(self._environment.reset, seed=self._adapter.seeds(seed))
+        raw, info = self._called(self._environment.reset, seed=self._adapter.seeds(seed))
         self._lives = self._adapter.lives(info)
-        observations = self._adapter.observations(observations, None)
+        observations = self._adapter.observations(raw, None)
         self.reset_non_finite = self._replace_non_finite(observations)
         return observations
 
@@ -91,15 +90,9 @@ class VectorEnvironment:
             self._lives = lives
         observations = self._adapter.observations(observations, observations_to)
         logged = self._logged(info, terminated | truncated) if self._log_info else {}
-        return StepResult(
-            observations,
-            rewards.astype(np.float32),
-            terminated,
-            truncated,
-            self._lost_life,
-            logged,
-            self._replace_non_finite(observations),
-        )
+        non_finite = self._replace_non_finite(observations)
+        rewards = rewards.astype(np.float32)
+        return StepResult(observations, rewards, terminated, truncated, self._lost_life, logged, non_finite)
 
     def _replace_non_finite(self, observations: npt.NDArray[np.generic]) -> NonFinite | None:
         """Replace NaN and infinite numbers in observations by 0.
@@ -107,13 +100,14 @@ class VectorEnvironment:
         Here, before a network sees them: in the state of a memory they would stay until the episode ends, and in a
         gradient also where the step is masked.
         """
-        numbers = self._adapter.numbers(observations)
+        reader = self._adapter.reader
+        numbers = None if reader is None else reader.numbers(observations)
         # The sum of squares is finite if all numbers are, unless it overflows: one pass without an allocation.
-        if numbers is None or isfinite(np.vdot(numbers, numbers)) or np.isfinite(numbers).all():
+        if reader is None or numbers is None or isfinite(np.vdot(numbers, numbers)) or np.isfinite(numbers).all():
             return None
         faults = ~np.isfinite(numbers)
         first = np.argwhere(faults)[0]
-        name = f"{self._adapter.number_name(int(first[1]))} = {numbers[tuple(first)]}"
+        name = f"{reader.number_name(int(first[1]))} = {numbers[tuple(first)]}"
         numbers[faults] = 0.0
         return NonFinite(np.any(faults, axis=1, keepdims=True)[:, 0], name)
 
@@ -138,12 +132,8 @@ class VectorEnvironment:
             # Those of copies, which read them at the ends of their episodes.
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
             return {name: read[:, i] for i, name in enumerate(self._log_info)}
-        numbers = {name: np.full(self.count, np.nan) for name in self._log_info}
-        for i in np.flatnonzero(ended).tolist():
-            one = _info_of(info, i)
-            for name, values in numbers.items():
-                values[i] = info_number(one, name)
-        return numbers
+        # ale-py's are arrays of numbers.
+        return {name: np.where(ended, info.get(name, np.nan), np.nan) for name in self._log_info}
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:
@@ -164,19 +154,6 @@ class VectorEnvironment:
             LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), place(error))
 
 
-def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
-    one: dict[str, Any] = {}
-    for name, values in info.items():
-        given = info.get(f"_{name}")
-        if given is not None and not given[i]:
-            continue
-        if isinstance(values, dict):
-            one[name] = _info_of(values, i)
-        elif isinstance(values, np.ndarray | list | tuple) and i < len(values):
-            one[name] = values[i]
-    return one
-
-
 def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:
     """Check an environment's settings by making one copy, and return the facts about it.
 
@@ -185,18 +162,8 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
     """
     register_games()
     import_modules(config.modules)
-    name = config.registered_id
-    if name not in gymnasium.registry:
-        # Gymnasium's older ids of games skip frames themselves, and are refused.
-        known = [
-            other
-            for other, spec in gymnasium.registry.items()
-            if other.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
-        ]
-        # Namespace and version would make any two ids of games alike. Of equal names: the newest, without one.
-        names = {_bare(other): other for other in sorted(known, key=lambda other: ("/" not in other, other))}
-        near = [names[found] for found in difflib.get_close_matches(_bare(name), names, cutoff=0.7)]
-        advice = f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"
+    if config.registered_id not in gymnasium.registry:
+        advice = _near(config.registered_id)
         if not config.modules:
             advice += "; or name the module that registers it: --environment.import MODULE"
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
@@ -213,7 +180,7 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         if not trial:
             return spec
         remarks = _try(environments, spec)
-        # With what the steps have shown.
+        # With notes on the observations of these steps.
         spec = environments.spec()
         return replace(spec, notes=(*spec.notes, *remarks))
 
@@ -236,8 +203,22 @@ def _checked(config: EnvironmentConfig) -> Iterator[VectorEnvironment]:
             raise setting_error("environment.id", config.id, str(error).removeprefix(f"{config.id}: ")) from error
 
 
-def _bare(environment_id: str) -> str:
-    return _VERSION.sub("", environment_id.rpartition("/")[2]).lower()
+def _near(environment_id: str) -> str:
+    """Advice for an unknown id. Namespace and version would make any two ids of games alike."""
+
+    def bare(name: str) -> str:
+        return _VERSION.sub("", name.rpartition("/")[2]).lower()
+
+    # Gymnasium's older ids of games skip frames themselves, and are refused.
+    known = [
+        name
+        for name, spec in gymnasium.registry.items()
+        if name.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
+    ]
+    # Of equal names: the newest, without a namespace.
+    names = {bare(name): name for name in sorted(known, key=lambda name: ("/" not in name, name))}
+    near = [names[found] for found in difflib.get_close_matches(bare(environment_id), names, cutoff=0.7)]
+    return f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"
 
 
 def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.float64]]:
@@ -270,7 +251,7 @@ def _kept_statistics(environments: VectorEnvironment, before: dict[str, npt.NDAr
     return []
 
 
-def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
+def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> list[str]:
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
     before = _statistics(environments)
@@ -281,15 +262,15 @@ def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, .
             break
     remarks = _kept_statistics(environments, before) if before else []
     if spec.observation_bounds is None or spec.parts is not None:
-        return tuple(remarks)
-    low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
-    for observation in (spec.split(rows)[0] for rows in seen):
-        outside = np.flatnonzero((observation[0] < low) | (observation[0] > high))
-        if outside.size:
-            i = outside[0]
-            text = f"observation {i} is {observation[0, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}"
-            return (*remarks, text)
-    return tuple(remarks)
+        return remarks
+    low, high = np.array(spec.observation_bounds, np.float32)
+    observations = np.concatenate([spec.split(rows)[0] for rows in seen])
+    outside = np.argwhere((observations < low) | (observations > high))
+    if outside.size:
+        t, i = outside[0]
+        number = f"observation {i} is {observations[t, i]:g}"
+        remarks.append(f"{number}, outside of its space's {low[i]:g} to {high[i]:g}")
+    return remarks
 
 
 # 800 agent steps of random play, of which every tenth observation is kept: 0.5 seconds of one core, where 400 in each

@@ -14,7 +14,7 @@ from actors.environments import (
     VectorEnvironment,
     atari_game,
 )
-from actors.environments.border import as_array, described
+from actors.environments.values import as_array, described
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig

@@ -10,11 +10,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Text, Tuple
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.masks import read_mask
-from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack
+from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack, with_parts
 from actors.environments.spaces import found_at
+from actors.environments.values import as_array, as_mask, observation_check
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.lookup import run_path
 from launch.run.saving import fetch
@@ -79,8 +80,8 @@ class Agent:
                 and observations differ. A mask is missing, has another shape or kind, or allows no action.
         """
         memories = len(self._policies[1].network.state_units)
-        given = self._environment.batch(observation, None if state is None else state[memories:], mask)
-        observations, one, stacks = given
+        stacks_before = None if state is None else state[memories:]
+        observations, one, stacks = self._environment.batch(observation, stacks_before, mask)
         count = len(observations)
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
@@ -137,12 +138,12 @@ def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 class Batch(NamedTuple):
     """Observations [B, *row_shape] in the dtype of a spec; `one`: a single observation was given.
 
-    `stacks` are the rows of `Frames.stacked`, uint8 [B, R], if single images were given.
+    `stacks` has the memory of `Frames.stacked`, uint8 [B, R], if single images were given.
     """
 
     observations: npt.NDArray[np.generic]
     one: bool
-    stacks: tuple[npt.NDArray[np.uint8], ...] = ()
+    stacks: State = ()
 
 
 class EnvironmentSide:
@@ -151,15 +152,13 @@ class EnvironmentSide:
     def __init__(self, config: EnvironmentConfig, spec: EnvironmentSpec) -> None:
         # One environment, for its spaces only: no processes of its own.
         config = replace(config, vectorization="sync")
-        self._id, self._spec = config.id, spec
+        self._id, self._spec, self._mask_key = config.id, spec, config.action_mask
         self.adapter = adapter_of(config)
         vector = self.adapter.make_vector(1)
-        self._mask_key, space = config.action_mask, vector.single_observation_space
-        self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
+        space = vector.single_observation_space
+        self._space = _without_text(space.spaces[0] if spec.masked and isinstance(space, Tuple) else space)
         vector.close()
         self._frames = self.adapter.frames()
-        # The environment's observations equal the network's except for the dtype.
-        self._same = isinstance(self._space, Box) and self._space.shape == spec.observation_shape
 
     def batch(self, observation: Any, stacks: State | None = None, mask: Any = None) -> Batch:
         """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it.
@@ -175,120 +174,101 @@ class EnvironmentSide:
             mask = observation.get(self._mask_key)
         if mask is None:
             raise ValueError(f"{self._id} is played with masks: act(observation, mask=…) takes {self._mask_key}")
-        shape = (self._spec.actions.size,) if batch.one else (len(batch.observations), self._spec.actions.size)
-        batch.observations[:, -self._spec.actions.size :] = read_mask("the mask", mask, self._spec.actions, shape)
+        actions = self._spec.actions
+        shape = (actions.size,) if batch.one else (len(batch.observations), actions.size)
+        batch.observations[:, -actions.size :] = as_mask("the mask", mask, actions, shape)
         return batch
 
     def _batch(self, observation: Any, stacks: State | None) -> Batch:
         """As `batch`, where masks are still to be written."""
-        shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
-        if self._frames is not None and (stacks or self._single_images(self._frames, observation)):
+        if self._frames is not None and (stacks or self._has_single_images(self._frames, observation)):
             return self._stacked(self._frames, observation, stacks)
-        if not isinstance(self._space, Box):
-            return self._converted(*_batch(self._space, observation, self._id))
-        given = np.asarray(observation)
-        if not self._same and given.shape[given.ndim - len(self._space.shape) :] == self._space.shape:
-            return self._converted(*_batch(self._space, given, self._id))
-        one = given.ndim == len(shape)
-        batch = given[None] if one else given
-        if batch.shape[1:] != shape or not len(batch):
-            frame = "" if self._frames is None else f", one image {self._frames.space.shape}"
-            raise ValueError(f"an observation of shape {given.shape}, where {self._id} has {shape}{frame} or a batch")
-        rows = np.ascontiguousarray(_cast(batch, dtype))
-        if self._spec.masked:
-            rows = np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, self._spec.actions.size)))
-        return Batch(rows, one)
+        shape = self._space.shape
+        of_environment = shape is None or np.shape(observation)[np.ndim(observation) - len(shape) :] == shape
+        if isinstance(self._space, Box) and (shape == self._spec.observation_shape or not of_environment):
+            return self._as_networks_take_it(observation)
+        items, one = self._items(self._space, observation)
+        return Batch(self._converted(items), one)
 
-    def _single_images(self, frames: Frames, observation: Any) -> bool:
+    def _has_single_images(self, frames: Frames, observation: Any) -> bool:
         """Whether images have the shape of single ones. A batch that looks like one stack is one."""
-        path, image = _images(frames.space)[0]
-        _, stack = _images(frames.stacked_space)[0]
+        path = next(path for path, part in _leaves(frames.space) if is_picture(part))
+        image, stack = (found_at(path, space).shape for space in (frames.space, frames.stacked_space(frames.space)))
         try:
             shape = np.shape(found_at(path, observation))
         except (KeyError, IndexError, TypeError, ValueError):
             return False
-        return image.shape in (shape, shape[1:]) and stack.shape not in (shape, shape[1:])
+        return image in (shape, shape[1:]) and stack not in (shape, shape[1:])
 
     def _stacked(self, frames: Frames, observation: Any, stacks: State | None) -> Batch:
-        parts, count, one = _batch(frames.space, observation, self._id)
-        rows = stacks[0] if stacks else frames.first_rows(count)
-        if len(rows) != count:
-            raise ValueError(f"a state of {len(rows)} for {count} observations")
-        parts, rows = frames.stacked(parts, rows)
-        if isinstance(self._space, Box):
-            parts = parts.reshape(count, *self._space.shape)
+        items, one = self._items(_without_text(frames.space), observation)
+        rows: Any = stacks[0] if stacks else [None] * len(items)
+        if len(rows) != len(items):
+            raise ValueError(f"a state of {len(rows)} for {len(items)} observations")
+        pairs = [frames.stacked(item, row) for item, row in zip(items, rows, strict=True)]
         # A stack of one image needs no memory.
-        return self._converted(parts, count, one)._replace(stacks=(rows,) if frames.stack > 1 else ())
+        kept = (np.stack([row for _, row in pairs]),) if frames.stack > 1 else ()
+        return Batch(self._converted([item for item, _ in pairs]), one, kept)
 
-    def _converted(self, parts: Any, count: int, one: bool) -> Batch:
-        to = np.empty((count, *self._spec.row_shape), self._spec.observation_dtype)
-        return Batch(self.adapter.observations((parts, 0) if self._spec.masked else parts, to), one)
+    def _as_networks_take_it(self, observation: Any) -> Batch:
+        shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
+        one = np.ndim(observation) == len(shape)
+        # Without observations there is no batch.
+        batch_shape = (max(1, len(observation)) if np.ndim(observation) else 1, *shape)
+        frame = "" if self._frames is None else f", one image {self._frames.space.shape}"
+        expected = f"{dtype} {list(shape)}{frame} or a batch"
+        rows = as_array(f"the observation of {self._id}", observation, dtype, shape if one else batch_shape, expected)
+        rows = np.ascontiguousarray(rows).reshape(-1, *shape)
+        if self._spec.masked:
+            rows = np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, self._spec.actions.size)))
+        return Batch(rows, one)
 
+    def _items(self, space: gymnasium.Space, observation: Any) -> tuple[list[Any], bool]:
+        """The single observations of a batch, checked; True if it is a single one itself."""
+        counts = set[int]()
 
-def _images(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:
-    """The path and the space of each image, or stack of images, in a space."""
-    if is_picture(space) or is_stack(space):
-        return [(path, space)]
-    return [image for key, inner in inner_spaces(space).items() for image in _images(inner, (*path, key))]
+        def count(part: Any, inner: gymnasium.Space) -> Any:
+            if is_stack(inner):
+                part = _with_stack(np.asarray(part), inner.shape or ())
+            counts.add(len(part) if np.ndim(part) > len(inner.shape or ()) else -1)
+            return part
 
+        observation = with_parts(space, observation, count)
+        check = observation_check(space, f"the observation of {self._id}")
+        if counts <= {-1}:
+            return [check(observation)], True
+        if len(counts) > 1 or 0 in counts:
+            raise ValueError(f"parts of an observation of {self._id} come {sorted(counts)} at a time")
+        return [check(_item(space, observation, i)) for i in range(counts.pop())], False
 
-def _batch(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, int, bool]:
-    """The parts of an observation as batches, their length, and whether the observation was a single one.
-
-    Raises:
-        ValueError: a part has another shape, or values that do not fit; or the lengths differ.
-    """
-    parts, counts = _batched(space, observation, name)
-    if len(set(counts)) > 1:
-        raise ValueError(f"parts of an observation of {name} come {sorted(set(counts))} at a time")
-    return parts, abs(counts[0]), counts[0] < 0
-
-
-def _batched(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, list[int]]:
-    """The parts of an observation as batches, and their lengths; -1 for a part that is no batch."""
-    if isinstance(space, Dict | Tuple):
-        inner = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
-        if not hasattr(observation, "__len__"):
-            raise ValueError(f"an observation of {name} has parts, {', '.join(map(str, inner))}; this has none")
-        known = observation.keys() if isinstance(observation, Mapping) else range(len(observation))
-        parts, counts = {}, list[int]()
-        for key, part in inner.items():
-            if isinstance(part, Text):
-                continue
-            if key not in known:
-                raise ValueError(f"an observation of {name} without {key}")
-            parts[key], found = _batched(part, observation[key], f"{name}'s {key}")
-            counts += found
-        return parts, counts
-    given, shape = np.asarray(observation), space.shape or ()
-    if is_stack(space):
-        given = _stacked(given, shape)
-    one = given.ndim == len(shape)
-    batch = given[None] if one else given
-    if batch.shape[1:] != shape or not len(batch):
-        raise ValueError(f"an observation of shape {given.shape}, where {name} has {shape} or a batch")
-    batch = batch if space.dtype is None or space.dtype.kind == "f" else _cast(batch, space.dtype)
-    return batch, [-1 if one else len(batch)]
+    def _converted(self, items: list[Any]) -> npt.NDArray[np.generic]:
+        """Observations of the environment as the network takes them."""
+        empty: Any = create_empty_array(self._space, len(items))
+        parts = concatenate(self._space, items, empty)
+        to = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
+        return self.adapter.observations((parts, 0) if self._spec.masked else parts, to)
 
 
-def _stacked(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _leaves(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:
+    """The paths and spaces of the parts of an observation."""
+    inner = inner_spaces(space)
+    return [leaf for key, part in inner.items() for leaf in _leaves(part, (*path, key))] if inner else [(path, space)]
+
+
+def _without_text(space: gymnasium.Space) -> gymnasium.Space:
+    """`space` without the text in dictionaries, which an observation need not have."""
+    if isinstance(space, Dict):
+        return Dict({key: _without_text(part) for key, part in space.spaces.items() if not isinstance(part, Text)})
+    return Tuple(tuple(map(_without_text, space.spaces))) if isinstance(space, Tuple) else space
+
+
+def _item(space: gymnasium.Space, batch: Any, i: int) -> Any:
+    return with_parts(space, batch, lambda part, _: part[i])
+
+
+def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Images [(B,) stack, height, width, channels]; those with merged channels, as a network takes them, are split."""
     stack, height, width, channels = shape
     if images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
         return images
     return np.moveaxis(images.reshape(*images.shape[:-1], stack, channels), -2, -4)
-
-
-def _cast(values: npt.NDArray[Any], dtype: np.dtype) -> npt.NDArray[Any]:
-    if values.dtype == dtype:
-        return values
-    try:
-        cast = values.astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"an observation of {values.dtype}, where the network takes {dtype}: {error}") from error
-    if dtype.kind in "ui" and not np.array_equal(cast, values):
-        raise ValueError(
-            f"an observation of {values.dtype} from {values.min():g} to {values.max():g}, where the network takes "
-            f"whole numbers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
-        )
-    return cast

@@ -14,8 +14,8 @@ from networks import Scripted
 from sessions import train_inline
 
 from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
-from actors.environments.masks import read_mask
 from actors.environments.spaces import random_actions
+from actors.environments.values import as_mask
 from actors.evaluator import Evaluator
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.distributions import MASKED
@@ -268,9 +268,9 @@ def test_settings_that_cannot_have_masks_are_refused(settings: dict[str, Any], m
 def test_masks_of_several_choices_come_as_one_array_or_as_one_each() -> None:
     actions = ActionSpec(7, choices=(3, 4))
     parts = (np.array([0, 1, 1]), np.array([1, 0, 0, 1]))
-    np.testing.assert_array_equal(read_mask("its mask", parts, actions, (7,)), [0, 1, 1, 1, 0, 0, 1])
+    np.testing.assert_array_equal(as_mask("its mask", parts, actions, (7,)), [0, 1, 1, 1, 0, 0, 1])
     with pytest.raises(ValueError, match="its mask allows no action of choice 1"):
-        read_mask("its mask", [1, 0, 0, 0, 0, 0, 0], actions, (7,))
+        as_mask("its mask", [1, 0, 0, 0, 0, 0, 0], actions, (7,))
 
 
 def test_the_part_with_the_mask_is_no_input_of_the_network() -> None:

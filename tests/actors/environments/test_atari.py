@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from actors.environments import VectorEnvironment, adapter_of, atari_game, channels_last, environment_spec
+from actors.environments import VectorEnvironment, adapter_of, channels_last, environment_spec
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec
@@ -37,8 +37,7 @@ def test_the_spec_of_a_game() -> None:
     assert pong.observation_shape == (84, 84, 4)
     assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
     assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
-    legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
-    assert legacy == pong
+    assert environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4")) == pong
     assert pong.images
     assert pong.has_lives
     assert pong.observation_bounds is None
@@ -69,8 +68,3 @@ def test_pong_resets_in_the_step_after_the_end() -> None:
     after = pong.step(np.zeros(1, np.int32))
     assert not after.truncated[0]
     assert not np.array_equal(after.observations, last)
-
-
-def test_games_are_told_from_other_environments() -> None:
-    assert atari_game("ALE/Breakout-v5") == atari_game("BreakoutNoFrameskip-v4") == "breakout"
-    assert atari_game("CartPole-v1") is None

