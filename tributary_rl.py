@@ -95,28 +95,17 @@ def _import_own_packages() -> None:
 
 _import_own_packages()
 
-# Imported when they are first used: the command line starts here, too, and prints its help at once.
-_HOMES = {
-    name: module
-    for module, names in {
-        "launch.python.run": ("Picture", "Run"),
-        "launch.run.events": (
-            "Episodes", "Evaluated", "Message", "Preparing", "Progressed", "Row", "Saved", "Started", "Stopped",
-            "Weights",
-        ),
-        "launch.train": ("TrainingFailedError",),
-        "shared.errors": ("ConfigurationError",),
-        "shared.registry": ("register_explorer", "register_method", "register_network", "register_schedule"),
-    }.items()
-    for name in names
-}  # fmt: skip
+# Searched in this order when a name is first used: the command line starts here, too, and prints its help at once.
+_MODULES = ("shared.errors", "shared.registry", "launch.run.events", "launch.python.run")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
+    for module in _MODULES if name in __all__ else ():
+        found = getattr(importlib.import_module(module), name, None)
+        if found is not None:
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -237,7 +226,7 @@ def trainable(
     from launch.python.run import resolved_run
     from launch.python.trainable import run_trainable
 
-    # Each trial is on one node, also where this is called in a task of Ray's; and its folder is its own matter.
+    # Each trial is on one node, also where this is called in a task of Ray's.
     changed = {"address": "local", **(settings or {})}
     changed |= {} if total_frames is None else {"total_frames": total_frames}
     run = resolved_run(preset, changed, config=config, trust_imports=trust_imports)
@@ -290,7 +279,6 @@ def _training(
     on_row: OnRow | None,
     on_event: OnEvent | None,
     progress: bool,
-    trust_imports: bool,
     **where: Any,
 ) -> Training:
     # It imports the library, which loading an agent does without.
@@ -298,5 +286,4 @@ def _training(
 
     named = {"seed": seed, "total_frames": total_frames}
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
-    run = resolved_run(preset, changed, trust_imports=trust_imports, **where)
-    return Training(run, where["run_dir"], on_row, on_event, progress=progress)
+    return Training(resolved_run(preset, changed, **where), where["run_dir"], on_row, on_event, progress=progress)

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launch.gpu_check import probe_gpus, shortages
@@ -59,14 +59,11 @@ def _step_microseconds() -> float:
     from actors.environments import VectorEnvironment
     from shared.config import EnvironmentConfig
 
-    environments = VectorEnvironment(EnvironmentConfig(), 8)
+    environments, actions = VectorEnvironment(EnvironmentConfig(), 8), np.zeros(8, np.int32)
     environments.reset(0)
-    steps = 50
-    started = time.perf_counter()
-    for _ in range(steps):
-        environments.step(np.zeros(8, np.int32))
+    microseconds = _mean_microseconds(lambda: environments.step(actions), 50)
     environments.close()
-    return 1e6 * (time.perf_counter() - started) / (8 * steps)
+    return microseconds / 8
 
 
 def _graph_microseconds() -> float:
@@ -85,11 +82,14 @@ def _graph_microseconds() -> float:
     observations = np.ones((32, 256), np.float32)
     if not np.array_equal(graph(observations)[0].numpy(), observations):
         raise ArithmeticError("a product with the identity is not the identity")
-    calls = 200
+    return _mean_microseconds(lambda: graph(observations), 200)
+
+
+def _mean_microseconds(call: Callable[[], object], times: int) -> float:
     started = time.perf_counter()
-    for _ in range(calls):
-        graph(observations)
-    return 1e6 * (time.perf_counter() - started) / calls
+    for _ in range(times):
+        call()
+    return 1e6 * (time.perf_counter() - started) / times
 
 
 class Finding(NamedTuple):
@@ -115,19 +115,20 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
 def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
     """Cause and advice for each difference between a node and the reference."""
     found = []
-    if tuple(int(n) for n in report["python"].split(".")[:2]) < _LEAST_PYTHON:
+    there, here = (one["python"].split(".")[:2] for one in (report, wanted))
+    if tuple(map(int, there)) < _LEAST_PYTHON:
         found.append((f"Python {report['python']} is too old", "install Python 3.11 or newer there"))
-    elif report["python"].split(".")[:2] != wanted["python"].split(".")[:2]:
-        text = f"Python {report['python']}, and {wanted['python']} here"
-        found.append((text, f"install Python {wanted['python']} there"))
+    elif there != here:
+        cause = f"Python {report['python']}, and {wanted['python']} here"
+        found.append((cause, f"install Python {wanted['python']} there"))
     for package, version in wanted["versions"].items():
-        there = report["versions"].get(package)
-        if package != "python" and there != version:
-            text = f"{package} {there or 'is missing'}, and {version} here"
-            found.append((text, f"run there: pip install {package}=={version}"))
+        installed = report["versions"].get(package)
+        if package != "python" and installed != version:
+            cause = f"{package} {installed or 'is missing'}, and {version} here"
+            found.append((cause, f"run there: pip install {package}=={version}"))
     if report["revision"] != wanted["revision"]:
-        text = f"revision {report['revision']} of the project, and {wanted['revision']} here"
-        found.append((text, "copy this folder there, or check out the same commit, and run: pip install --editable ."))
+        cause = f"revision {report['revision']} of the project, and {wanted['revision']} here"
+        found.append((cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."))
     return found
 
 
@@ -135,21 +136,17 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     if not report["games"]:
         found.append(("ale-py has no game files", "run there: pip install --force-reinstall ale-py"))
-    for name, advice in (
-        ("environment", "run there: python -c 'import ale_py.vector_env'"),
-        ("graph", "run there: python -c 'import tensorflow'"),
-    ):
+    for name, module in (("environment", "ale_py.vector_env"), ("graph", "tensorflow")):
         if f"{name}_error" in report:
-            found.append((f"the {name} does not run: {report[f'{name}_error']}", advice))
+            cause = f"the {name} does not run: {report[f'{name}_error']}"
+            found.append((cause, f"run there: python -c 'import {module}'"))
     if not actors_in(report["memory_bytes"], learner=True):
         found.append((f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"))
     shared = report["shared_memory_bytes"]
     if shared is not None and shared < _LEAST_SHARED_BYTES:
-        text = f"/dev/shm holds {shared >> 20} MiB"
-        found.append((text, "start the container with --shm-size=2g, or mount a larger tmpfs there"))
-    if report.get("gpu"):
-        found += shortages(report["gpu"])
-    return found
+        advice = "start the container with --shm-size=2g, or mount a larger tmpfs there"
+        found.append((f"/dev/shm holds {shared >> 20} MiB", advice))
+    return found + (shortages(report["gpu"]) if report.get("gpu") else [])
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:

@@ -22,17 +22,17 @@ def probe_gpus() -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
     # TensorFlow names the libraries that it cannot load in these notices alone.
-    notices = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
-    command, environment = module_command("launch.gpu_check"), module_environment() | notices
+    environment = module_environment() | {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+    command = module_command("launch.gpu_check")
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return found | {"error": f"TensorFlow did not finish a convolution in {_SECONDS:.0f} s"}
-    missing = sorted(set(_LIBRARY.findall(ended.stderr)))
+    found["missing_libraries"] = sorted(set(_LIBRARY.findall(ended.stderr)))
     if ended.returncode:
         ending = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
-        return found | {"missing_libraries": missing, "error": ending[-1][:200]}
-    return found | {"missing_libraries": missing} | json.loads(ended.stdout.splitlines()[-1])
+        return found | {"error": ending[-1][:200]}
+    return found | json.loads(ended.stdout.splitlines()[-1])
 
 
 def _cards() -> list[str]:
@@ -79,11 +79,8 @@ def _compute() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
     devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
-    found: dict[str, Any] = {
-        "devices": len(devices),
-        "cuda": built.get("cuda_version"),
-        "cudnn": built.get("cudnn_version"),
-    }
+    found: dict[str, Any] = {"devices": len(devices)}
+    found |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
     images, kernel = tf.ones((64, 84, 84, 4)), tf.Variable(tf.ones((8, 8, 4, 16)))
 
     def gradient() -> tf.Tensor:
@@ -94,18 +91,18 @@ def _compute() -> dict[str, Any]:
     for name, compiled in (("convolution", False), ("xla", True)) if devices else ():
         graph = tf.function(gradient, jit_compile=compiled)
         try:
-            started = time.perf_counter()
-            graph().numpy()
-            first = time.perf_counter() - started
-            started = time.perf_counter()
-            graph().numpy()
-            found[f"{name}_milliseconds"] = 1e3 * (time.perf_counter() - started)
-            if compiled:
-                found["xla_seconds"] = first
+            first, again = _seconds(graph), _seconds(graph)
+            found |= {f"{name}_milliseconds": 1e3 * again} | ({"xla_seconds": first} if compiled else {})
         except Exception as error:
             # Any failure is a result of the check.
             found[f"{name}_error"] = typed_line(error, 200)
     return found
+
+
+def _seconds(graph: Any) -> float:
+    started = time.perf_counter()
+    graph().numpy()
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -41,13 +41,14 @@ _NEEDED_SHARE = 0.75
 
 def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
-    limits: list[float] = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in _control_groups():
-        version_1 = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
-        # Version 1 has a quota of -1 where there is none.
-        for quota in (_numbers(group / "cpu.max"), version_1):
-            limits += [quota[0] / quota[1]] if len(quota) == 2 and quota[0] > 0 else []
-    return max(1, int(min(limits)))
+        # Of version 2 and of version 1, which has a quota of -1 where there is none.
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            quota = [number for name in names for number in _numbers(group / name)]
+            if len(quota) == 2 and quota[0] > 0:
+                cores = min(cores, quota[0] / quota[1])
+    return max(1, int(cores))
 
 
 def machine_bytes() -> int:
@@ -79,7 +80,7 @@ def busy(load: float) -> str | None:
     total = os.cpu_count() or 1
     if load + _NEEDED_SHARE * usable_cores() <= total:
         return None
-    return f"load average {load:.1f} on {total} core{'s' * (total > 1)}"
+    return f"load average {load:.1f} on {_counted(total, 'core')}"
 
 
 def actors_in(memory: int, *, learner: bool) -> int:
@@ -140,6 +141,10 @@ def _numbers(file: Path) -> list[int]:
         return []
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
 @dataclass(frozen=True)
 class ThreadBudget:
     """Each process has one thread at work. In an actor TensorFlow and the environments take turns; the learner's fused
@@ -151,17 +156,12 @@ class ThreadBudget:
     """Threads of each GPU actor that step a vector of environments; 0 for actors on CPUs."""
 
     def describe(self, executor: str) -> str:
+        cores = _counted(self.cores, "core")
         if self.emulator_threads:
-            return (
-                f"{self.actors} GPU actor{'s' * (self.actors > 1)}, each with one thread that launches graphs and up "
-                f"to {self.emulator_threads} that emulate, and the learner, on {self.cores} "
-                f"core{'s' * (self.cores > 1)}"
-            )
+            threads = f"one thread that launches graphs and up to {self.emulator_threads} that emulate"
+            return f"{_counted(self.actors, 'GPU actor')}, each with {threads}, and the learner, on {cores}"
         threads = "one thread each" if executor == "ray" else "in one thread"
-        return (
-            f"{self.actors} actor{'s' * (self.actors > 1)} and the learner, {threads}, on {self.cores} "
-            f"core{'s' * (self.cores > 1)}"
-        )
+        return f"{_counted(self.actors, 'actor')} and the learner, {threads}, on {cores}"
 
     def warning(self) -> str | None:
         """Advice where the actors alone need more cores than there are; None elsewhere."""
@@ -191,12 +191,13 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
         return _gpu_budget(config)
     cores, places = usable_cores(), actors_in(machine_bytes(), learner=True)
     least, most = config.actor_range
-    actors = min(automatic_actors(cores), max(places, 1))
-    if config.executor == "inline" and config.actors == "auto":
-        actors = 1
-    actors = max(least, actors if most is None else min(most, actors))
     if isinstance(config.actors, int):
         actors = config.actors
+    elif config.executor == "inline" and config.actors == "auto":
+        actors = 1
+    else:
+        actors = min(automatic_actors(cores), max(places, 1))
+        actors = max(least, actors if most is None else min(most, actors))
     # Inline actors share the networks and graphs of one process, which are most of an actor's memory.
     if actors > places and config.executor == "ray":
         raise setting_error(
@@ -215,8 +216,8 @@ def _gpu_budget(config: RunConfig) -> ThreadBudget:
     if config.executor == "inline":
         actors = least if most is None else most
     elif least > places:
-        problem = f"there is room for {places} GPU actors, {ACTORS_A_GPU} on each of {gpus} GPU{'s' * (gpus > 1)}"
-        raise setting_error("actors", config.actors, f"{problem}, with a core each")
+        room = f"there is room for {places} GPU actors, {ACTORS_A_GPU} on each of {_counted(gpus, 'GPU')}"
+        raise setting_error("actors", config.actors, f"{room}, with a core each")
     else:
         actors = places if most is None else min(most, places)
     return ThreadBudget(cores, actors, emulator_threads(automatic_actors(cores), actors))
@@ -239,8 +240,8 @@ def machine_id() -> str | None:
 def without_collections(*, freeze: bool = False) -> Iterator[None]:
     """Suspend garbage collection, which finds nothing while modules are imported and costs a fifth of that time.
 
-    With `freeze`, later collections pass over all objects that exist at the end of the block: with TensorFlow imported,
-    a full one takes 0.15 seconds otherwise. Only for processes of this project: garbage of before is never freed.
+    With `freeze`, later collections pass over all objects of now: with TensorFlow, a full one takes 0.15 seconds
+    otherwise. Only for processes of this project: garbage of before is never freed.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -257,10 +258,14 @@ def project_folder() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
+def _script_folder() -> list[str]:
+    """The folder of this process's script, if modules are imported from it."""
+    return [folder for folder in (os.path.dirname(os.path.realpath(sys.argv[0])),) if folder in sys.path]
+
+
 def worker_path() -> list[str]:
     """Folders that Ray prepends to the `sys.path` of its workers, in reverse order of precedence."""
-    script = os.path.dirname(os.path.realpath(sys.argv[0]))
-    return [*([script] if script in sys.path else []), os.getcwd(), str(project_folder())]
+    return [*_script_folder(), os.getcwd(), str(project_folder())]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -274,15 +279,11 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def module_environment() -> dict[str, str]:
-    """The environment variables of such a process: PYTHONPATH begins with the project.
-
-    It ends with the folder of this process's script, whose modules the process must be able to import, too.
-    """
-    project, script = str(project_folder()), os.path.dirname(os.path.realpath(sys.argv[0]))
-    installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    """The environment variables of such a process: PYTHONPATH begins with the project, and ends with this script."""
+    project = str(project_folder())
     # Installed packages keep their place, after the standard library.
-    folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    folders += [script] if script in sys.path else []
+    installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")]), *_script_folder()]
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
 
 

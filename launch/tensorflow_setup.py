@@ -28,8 +28,6 @@ _NOTICES = re.compile(
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: those that it starts may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
-# The choices of this process, of which the first counts.
-_chosen_here: list[str] = []
 _CPU_INFO = Path("/proc/cpuinfo")
 
 # Constants of glibc's malloc.h.
@@ -37,17 +35,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> None:
-    """Import TensorFlow with one thread for each of its pools, on the CPU or with the GPU that Ray assigned.
+    """Import TensorFlow with one thread for each of its pools and without notices, with kernels for `network`.
 
-    With a GPU there are two threads between operations: with one a process was seen to hang.
-
-    Its kernels are those for `network`, where the process computes with one.
-
-    Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
-    are suppressed, but not its warnings and errors.
-
-    If TensorFlow is imported already, the process belongs to the user: its environment stays unchanged, and so do
-    TensorFlow's devices and threads if they are in use.
+    Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. With it there are two threads
+    between operations: with one a process was seen to hang. If TensorFlow is imported already, the process belongs to
+    the user: its environment stays unchanged, and so do TensorFlow's devices and threads if they are in use.
 
     Raises:
         ConfigurationError: Keras is imported already, with another backend.
@@ -130,10 +122,8 @@ def _choose_kernels(network: NetworkConfig | None = None) -> None:
 
     On ARM, where it was not measured, TensorFlow has its default.
     """
-    if _chosen_here or "tensorflow" in sys.modules or not _on_x86_linux() or _users_onednn() is not None:
-        return
-    os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
-    _chosen_here.append(os.environ[_ONEDNN])
+    if "tensorflow" not in sys.modules and _on_x86_linux() and _users_onednn() is None:
+        os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
 
 
 def _users_onednn() -> str | None:
@@ -197,15 +187,12 @@ def _quick_imports() -> Iterator[None]:
 
 
 class _TensorflowImport(importlib.abc.MetaPathFinder):
-    """A finder for modules of the user that import TensorFlow: it filters the notices, and chooses the kernels."""
+    """A finder of TensorFlow for modules of the user: it filters the notices of the import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "tensorflow":
-            return None
-        _choose_kernels()
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         loader: Any = None if spec is None else spec.loader
         if loader is not None:
             run = loader.exec_module
@@ -219,8 +206,9 @@ class _TensorflowImport(importlib.abc.MetaPathFinder):
 
 
 def filter_tensorflow_notices() -> None:
-    """From now on, an import of TensorFlow in this process, by a module of the user too, prints no notices."""
+    """Prepare this process for imports of TensorFlow by modules of the user: without notices, with fast kernels."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    _choose_kernels()
     if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TensorflowImport())
 

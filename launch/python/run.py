@@ -94,16 +94,9 @@ class Run:
         from launch.results.evaluate import EvaluateArguments, score
 
         share_tensorflow()
-        arguments = EvaluateArguments(
-            run=self.path,
-            protocol=protocol,
-            episodes=episodes,
-            policy=policy,
-            weights=weights,
-            seed=seed,
-        )
+        choices: dict[str, Any] = {"protocol": protocol, "policy": policy, "weights": weights, "seed": seed}
         with imports_permitted(every=trust_imports):
-            result = score(arguments, Console(quiet=True))
+            result = score(EvaluateArguments(run=self.path, episodes=episodes, **choices), Console(quiet=True))
         if result is None:
             raise KeyboardInterrupt
         return result
@@ -141,16 +134,8 @@ class Run:
         from launch.film.record import RecordArguments, film
 
         share_tensorflow()
-        arguments = RecordArguments(
-            run=self.path,
-            episodes=episodes,
-            format=format,
-            overlay=overlay,
-            protocol=protocol,
-            policy=policy,
-            weights=weights,
-            seed=seed,
-        )
+        choices: dict[str, Any] = {"protocol": protocol, "policy": policy, "weights": weights, "seed": seed}
+        arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **choices)
         with imports_permitted(every=trust_imports):
             return Picture(Path(film(arguments, Console(quiet=True))["file"]))
 
@@ -165,46 +150,28 @@ class Run:
 
 
 def resolved_run(
-    preset: str | None,
-    settings: Mapping[str, Any],
-    *,
-    config: Any = None,
-    run_dir: Any = None,
-    name: str | None = None,
-    resume: Any = None,
-    start_from: Any = None,
-    trust_imports: bool = False,
+    preset: str | None, settings: Mapping[str, Any], *, trust_imports: bool = False, **where: Any
 ) -> ResolvedRun:
     """The arguments of `tributary_rl.train` as a run with resolved settings.
 
     Raises:
         ConfigurationError: see `complete`.
     """
-    request = train_request(
-        preset,
-        changes := named(settings),
-        config=None if config is None else Path(config),
-        run_dir=run_dir,
-        name=name,
-        resume=None if resume is None else str(resume),
-        start_from=None if start_from is None else str(start_from),
-    )
+    changes, paths = named(settings), {"config": Path, "resume": str, "start_from": str}
+    for name, kind in paths.items():
+        if where.get(name) is not None:
+            where[name] = kind(where[name])
     with imports_permitted(every=trust_imports):
-        resolved = complete(request)
+        resolved = complete(train_request(preset, changes, **where))
     if resolved.several is not None:
         raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
     return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
 
 
 class Training:
-    """A run under way. When the program that started it ends, the run is saved and ends too.
+    """A run under way, see `tributary_rl.train`. When the program that started it ends, the run is saved and ends too.
 
-    Args:
-        run: what to train.
-        run_dir: folder of a new run. None: a new one below runs/.
-        on_row: called with each row of numbers; if it returns False, the run is stopped.
-        on_event: called with each event and this object; likewise.
-        progress: print the lines of the run's progress.
+    `entrance` is the caller in the run's manifest.
     """
 
     def __init__(
@@ -215,8 +182,10 @@ class Training:
         on_event: OnEvent | None = None,
         *,
         progress: bool,
+        entrance: str = "tributary_rl.train",
     ) -> None:
         self._run, self._on_row, self._on_event, self._progress = run, on_row, on_event, progress
+        self._command = [entrance, run.preset]
         self._made = run.resume is None and run_dir is None
         self.path: Path = run.resume or (new_run_dir(run.name) if run_dir is None else Path(run_dir).absolute())
         self._started, self._ended = threading.Event(), threading.Event()
@@ -306,7 +275,7 @@ class Training:
                 resume=self._run.resume is not None,
                 start_from=self._run.start_from,
                 stop=self._stop,
-                command=["tributary_rl.train", self._run.preset],
+                command=self._command,
             )
         except TrainingFailedError as error:
             raise TrainingFailedError(f"{error} ({self.path})") from error

@@ -13,15 +13,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from launch.driver import train_in_process
-from launch.interrupts import StopRequest
 from launch.machine import worker_path
+from launch.python.run import Training
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
-from launch.run.events import Event, Row
 from launch.run.folder import RunFolder, holder_of, last_row
 from launch.run.saving import apply_changes, changes_since
 from launch.settings.files import named, set_of_one_run
-from launch.settings.resolve import changed_by_hand, resolved
+from launch.settings.resolve import ResolvedRun, changed_by_hand, resolved
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -74,8 +72,7 @@ class RunTrainable(tune.Trainable):
         folders = [*filter(None, [os.environ.get("PYTHONPATH")]), *self.paths]
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
         self.folder = RunFolder(Path(self.logdir) / "run")
-        self._log = self.folder.path.with_name(f"{self.folder.path.name}.log")
-        self._thread: threading.Thread | None = None
+        self._training: Training | None = None
         self._loaded = False
         wanted = changed_by_hand(self.base, config)
         assert isinstance(wanted.actors, int)
@@ -89,17 +86,15 @@ class RunTrainable(tune.Trainable):
             ConfigurationError: the run cannot be trained, or continued, with its settings.
             TrainingFailedError: it failed. Another try continues from its last checkpoint.
         """
-        if self._thread is None:
-            self._begin()
-        while (taken := self._rows.get()) is not None:
-            if isinstance(taken, Exception):
-                raise taken
+        training = self._training or self._begin()
+        while (row := self._rows.get()) is not None:
             # A scheduler would stop the trial at its last frames, before the run has ended by itself.
-            if taken["frames"] < self._wanted.total_frames:
-                return {**numbers(taken), "done": False}
+            if row["frames"] < self._wanted.total_frames:
+                return {**numbers(row), "done": False}
+        training.wait()
         row = last_row(self.folder)
         if not row:
-            raise TrainingFailedError(f"the run ended before its first row ({self._log})")
+            raise TrainingFailedError(f"the run ended before its first row ({self.folder.path})")
         return {**numbers(row), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -124,46 +119,28 @@ class RunTrainable(tune.Trainable):
 
     def cleanup(self) -> None:
         """Stop and save the run."""
-        if self._thread is not None:
-            self._request.requested = True
+        if self._training is not None:
+            self._training.stop()
             self._thread.join()
-        self._thread = None
+        self._training = None
 
-    def _begin(self) -> None:
+    def _begin(self) -> Training:
         self._wait_until_free()
         resume = self.folder.has_checkpoint and (self._loaded or self._has_own_settings())
         if not resume:
             shutil.rmtree(self.folder.path, ignore_errors=True)
-        self._rows: SimpleQueue[dict[str, Any] | Exception | None] = SimpleQueue()
-        self._request = StopRequest()
-        self._thread = threading.Thread(target=self._train, args=(self._rows, self._request, resume), daemon=True)
+        run = ResolvedRun(self._wanted, self.preset, resume=self.folder.path if resume else None)
+        rows = self._rows = SimpleQueue[dict[str, Any] | None]()
+        training = Training(run, self.folder.path, rows.put, progress=False, entrance="tributary_rl.trainable")
+        self._training = training
+
+        def follow() -> None:
+            training.follow()
+            rows.put(None)
+
+        self._thread = threading.Thread(target=follow, daemon=True)
         self._thread.start()
-
-    def _train(self, rows: SimpleQueue[dict[str, Any] | Exception | None], request: StopRequest, resume: bool) -> None:
-        """Train in a process, and queue the rows; then None, or the error that ended the run."""
-
-        def take(event: Event) -> None:
-            if isinstance(event, Row):
-                rows.put(event.values)
-
-        try:
-            with self._log.open("a", encoding="utf-8") as output:
-                result = train_in_process(
-                    self._wanted,
-                    self.folder.path,
-                    take,
-                    preset=self.preset,
-                    resume=resume,
-                    stop=request,
-                    command=["tributary_rl.trainable", self.preset],
-                    output=output,
-                )
-            failed = result.status == "failed"
-            rows.put(TrainingFailedError(f"the run failed ({self._log})") if failed else None)
-        except Exception as error:
-            rows.put(error)
-        except KeyboardInterrupt:
-            rows.put(TrainingFailedError(f"the process of the run was interrupted ({self._log})"))
+        return training
 
     def _has_own_settings(self) -> bool:
         """Whether the run in the folder has the settings of this trial.
