@@ -235,10 +235,9 @@ class SeveralSeeds(NamedTuple):
 
 
 def write_seeds(folder: Path, several: SeveralSeeds) -> None:
-    write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
-    write_json(
-        folder / SEEDS_FILE, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from}
-    )
+    others = several._asdict()
+    write_json(folder / SETTINGS, msgspec.to_builtins(others.pop("config")))
+    write_json(folder / SEEDS_FILE, others)
 
 
 def read_seeds(folder: Path) -> SeveralSeeds | None:
@@ -248,7 +247,7 @@ def read_seeds(folder: Path) -> SeveralSeeds | None:
     try:
         kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
         config = msgspec.json.decode((folder / SETTINGS).read_text(encoding="utf-8"), type=RunConfig)
-        found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
+        found = SeveralSeeds(config, tuple(map(int, kept.pop("seeds"))), **kept)
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
         raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
     check_imports(config.environment, "resume", str(folder))

@@ -32,14 +32,6 @@ def _started(file: Path) -> int:
     return (manifest if manifest.is_file() else file).stat().st_mtime_ns
 
 
-def newest_run(runs: Path = _RUNS) -> Path:
-    """The run below `runs` that started last: a seed or a trial, where several runs share a folder."""
-    newest = next(run_folders(runs), None)
-    if newest is None:
-        raise ConfigurationError(f"latest is the newest run below {runs}/, and there is none: name a folder")
-    return newest
-
-
 def new_run_dir(name: str) -> Path:
     """Make a new folder below runs/, named by the time, with a number after others of the same second."""
     first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
@@ -79,7 +71,11 @@ def run_path(text: str) -> Path:
     if path.exists():
         return path
     if text == LATEST:
-        return newest_run()
+        # A seed or a trial, where several runs share a folder.
+        newest = next(run_folders(_RUNS), None)
+        if newest is None:
+            raise ConfigurationError(f"latest is the newest run below {_RUNS}/, and there is none: name a folder")
+        return newest
     if (_RUNS / path).exists():
         # `tributary runs` lists runs by this name.
         return _RUNS / path

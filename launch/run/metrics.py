@@ -1,4 +1,4 @@
-"""The numbers and messages of a run: progress, rows of metrics.jsonl, and log.txt."""
+"""The numbers and messages of a run: progress, rows of metrics.jsonl, and log.txt; and the timers of its actions."""
 
 import errno
 import json
@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,8 @@ from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
-from launch.run.timers import Timer
 from shared.config import RunConfig
-from shared.schedules import scheduled
+from shared.schedules import crossed_multiple, scheduled
 from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
@@ -38,16 +37,13 @@ def row_values(row: Progress) -> dict[str, Any]:
     return values | values.pop("statistics") | named
 
 
-def lag_mean(counts: Counter[int]) -> float:
-    """Mean policy lag in updates, from numbers of gradients by lag; 0 without gradients."""
-    return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
-
-
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     """Mean, 95th percentile and maximum of the policy lag in updates, from numbers of gradients by lag."""
-    lags = sorted(counts) or [0]
-    seen = np.cumsum([counts[lag] for lag in lags])
-    return lag_mean(counts), lags[int(np.searchsorted(seen, 0.95 * seen[-1]))], lags[-1]
+    if not counts:
+        return 0.0, 0, 0
+    lags, numbers = np.array(sorted(counts.items())).T
+    seen = numbers.cumsum()
+    return float(lags @ numbers / seen[-1]), int(lags[np.searchsorted(seen, 0.95 * seen[-1])]), int(lags[-1])
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -58,6 +54,37 @@ def append_line(path: Path, line: bytes) -> None:
         if file.write(line) != len(line):
             file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@dataclass
+class Timer:
+    """An action and its interval, which ends by seconds or by frames.
+
+    Attributes:
+        at_multiples: the frames are multiples, counted from the beginning of the run.
+        since: seconds of training and frames at which the interval began.
+    """
+
+    action: Callable[[], object]
+    seconds: float
+    frames: int | None = None
+    at_multiples: bool = False
+    since: tuple[float, int] = (0.0, 0)
+
+    def tick(self, now: Callable[[], tuple[float, int]]) -> None:
+        """Call the action if it is due. The next interval begins when the action has ended."""
+        if self._is_due(*now()):
+            self.action()
+            self.since = now()
+
+    def _is_due(self, seconds: float, frames: int) -> bool:
+        if seconds - self.since[0] >= self.seconds:
+            return True
+        if self.frames is None:
+            return False
+        if self.at_multiples:
+            return crossed_multiple(self.since[1], frames, self.frames)
+        return frames - self.since[1] >= self.frames
 
 
 # Rates over much less than a second would be those of an instant.
@@ -169,6 +196,7 @@ class Metrics:
         if span[0] < _RATE_SECONDS:
             span = span + self._span_before
         since_rollout = 0.0 if self.drains else elapsed_seconds - self._last_rollout
+        lag_mean, _, lag_max = lag_summary(self._lags)
         frames, steps, updates = (span[1:] / max(span[0], since_rollout, 1e-9)).tolist()
         return Progress(
             frames=learner.account.frames,
@@ -183,8 +211,8 @@ class Metrics:
             agent_steps_per_second=steps,
             updates_per_second=updates,
             gradients_per_second=self._gradients / max(elapsed_seconds - self._started, 1e-9),
-            policy_lag_mean=lag_mean(self._lags),
-            policy_lag_max=max(self._lags, default=0),
+            policy_lag_mean=lag_mean,
+            policy_lag_max=lag_max,
             policy_lag_counts=dict(self._lags),
             gradients_per_update=learner.gradients_per_update,
             agent_steps_applied=ledger.applied,

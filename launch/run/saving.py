@@ -1,4 +1,4 @@
-"""Copies of a run's state: checkpoints, best and first weights, and the copy in remote storage."""
+"""Copies of a run: its folder on another machine and in remote storage, its first and its best weights."""
 
 import errno
 import math
@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 
-from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights
 from launch.tensorflow_setup import prepare_tensorflow
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     import fsspec
 
     from actors.environments import EnvironmentSpec
-    from learner.learner import Learner
 
 # Files for this machine only.
 _NOT_COPIED = (".lock", ".driver")
@@ -367,60 +365,3 @@ class BestWeights:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")
-
-
-class Saving:
-    """The checkpoints of a run, its best weights and remote copy. Files that cannot be written are warnings."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: RunFolder,
-        learner: "Learner",
-        save_state: Callable[[], dict[str, Any]],
-        restore_state: Callable[[dict[str, Any]], None],
-        log: Callable[[str], None],
-    ) -> None:
-        from learner.checkpoint import Checkpoints
-
-        self._learner, self._log = learner, log
-        self._best_by_training = config.evaluation.every_frames == 0
-        self.best = BestWeights(folder, log)
-        self._checkpoints = Checkpoints(
-            folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
-        )
-        self.copy = None if config.storage is None else RemoteCopy(folder.path, config.storage, log)
-
-    def restore(self) -> None:
-        """Restore the newest checkpoint that can be read, and log those that cannot."""
-        for message in self._checkpoints.restore():
-            self._log(message)
-
-    def save(self, mean_return: float | None) -> bool:
-        """Write a checkpoint and start an update of the remote copy. Returns whether the checkpoint was written.
-
-        `mean_return`: of training, see `TrainingReturns`; None while it is not representative.
-
-        Raises:
-            TrainingStoppedError: the parameters are not finite. Nothing was written.
-        """
-        from learner.checkpoint import CheckpointError
-
-        learner, written = self._learner, True
-        # Before the write: a few such checkpoints would replace all good ones.
-        if not learner.is_finite():
-            raise TrainingStoppedError(
-                f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
-                f"before that: resume it with a lower --optimizer.learning-rate"
-            )
-        try:
-            self._checkpoints.save(learner.version)
-        except CheckpointError as error:
-            # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
-            self._log(f"warning: {error}; training goes on")
-            written = False
-        if self._best_by_training:
-            self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean_return, TRAINING)
-        if self.copy is not None:
-            self.copy.start()
-        return written

@@ -28,8 +28,8 @@ from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
 from launch.run.events import Evaluated, Preparing, Saved, View, Weights
 from launch.run.folder import RunFolder, read_weights
-from launch.run.metrics import Messages, Metrics, change_message, dropped_message
-from launch.run.saving import Saving
+from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
+from launch.run.saving import TRAINING, BestWeights, RemoteCopy
 from launch.run.stopping import (
     Evaluations,
     RecentReturn,
@@ -41,7 +41,7 @@ from launch.run.stopping import (
 )
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
-from launch.run.timers import Timer
+from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
@@ -121,9 +121,14 @@ class TrainingSession:
         target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
         self.returns, self._recent_return = TrainingReturns(config.actor.environments), RecentReturn()
         self.evaluations = Evaluations(config.evaluation, target, self.returns, self.log)
-        self.saving = Saving(config, self.folder, self.learner, self._state, self._restore, self.log)
+        self._best = BestWeights(self.folder, self.log)
+        self._copy = None if config.storage is None else RemoteCopy(self.folder.path, config.storage, self.log)
+        self._checkpoints = Checkpoints(
+            self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
+        )
         if resume:
-            self.saving.restore()
+            for message in self._checkpoints.restore():
+                self.log(message)
             dropped = self.learner.fit_unfinished_update()
             if dropped:
                 self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
@@ -387,13 +392,30 @@ class TrainingSession:
         # confirmation are not compared: it would outrank every later return of training.
         if confirmed or not point["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
-            self.saving.best.keep_if_best(
-                result.version, result.parameters, point["mean_return"], measure, surely=confirmed
-            )
+            mean = point["mean_return"]
+            self._best.keep_if_best(result.version, result.parameters, mean, measure, surely=confirmed)
 
     def _save(self) -> None:
-        if self.saving.save(self.returns.mean):
-            self.messages.emit(Saved(self.learner.version))
+        """Write a checkpoint, compare its weights with the best ones, and start an update of the remote copy."""
+        learner = self.learner
+        # Before the write: a few such checkpoints would replace all good ones.
+        if not learner.is_finite():
+            raise TrainingStoppedError(
+                f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
+                f"before that: resume it with a lower --optimizer.learning-rate"
+            )
+        try:
+            self._checkpoints.save(learner.version)
+            self.messages.emit(Saved(learner.version))
+        except CheckpointError as error:
+            # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
+            self.log(f"warning: {error}; training goes on")
+        if not self.config.evaluation.every_frames:
+            # Without regular evaluations the best weights are those with the best training return at a checkpoint.
+            parameters = learner.snapshot().parameters
+            self._best.keep_if_best(learner.version, parameters, self.returns.mean, TRAINING)
+        if self._copy is not None:
+            self._copy.start()
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
@@ -412,6 +434,6 @@ class TrainingSession:
             self.log(f"warning: {self.folder.summary.name} could not be written: {error.strerror}")
         # After the summary: W&B may take its time to upload the rest.
         self.tensorboard.close()
-        if self.saving.copy is not None:
-            self.saving.copy.finish()
+        if self._copy is not None:
+            self._copy.finish()
         return summary

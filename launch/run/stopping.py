@@ -41,6 +41,7 @@ class TrainingReturns:
         """`environments`: of each actor."""
         self.last_count = False
         self.untrained: float | None = None
+        # The episodes of each environment among the last 100, one at least.
         self._environments, self._share = environments, 1
         # The last returns of each environment, by actor, in the order of the actors' last reports; and how many of them
         # the environment has that has the fewest.
@@ -49,8 +50,9 @@ class TrainingReturns:
 
     def add(self, actor_id: int, episodes: EpisodeStats) -> None:
         """Add the episodes in an actor's report."""
-        most = _share(self._environments)
-        returns = self._returns.pop(actor_id, None) or [deque(maxlen=most) for _ in range(self._environments)]
+        returns = self._returns.pop(actor_id, None)
+        if returns is None:
+            returns = [deque(maxlen=RETURN_WINDOW) for _ in range(self._environments)]
         self._returns[actor_id] = returns
         for environment, value in zip(episodes.environments.tolist(), episodes.returns.tolist(), strict=True):
             returns[environment].append(value)
@@ -64,7 +66,7 @@ class TrainingReturns:
         while len(self._returns) > actors:
             gone = next(iter(self._returns))
             del self._returns[gone], self._fewest[gone]
-        self._share = _share(max(1, actors) * self._environments)
+        self._share = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
         everybody = 0 < actors == len(self._returns)
         self.last_count = episodes >= RETURN_WINDOW and everybody and min(self._fewest.values()) > 0
         if self.untrained is None:
@@ -78,11 +80,6 @@ class TrainingReturns:
         last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
         finite_ones = [value for value in last if math.isfinite(value)]
         return float(np.mean(finite_ones)) if finite_ones else None
-
-
-def _share(environments: int) -> int:
-    """Episodes of each environment among the last 100, one at least."""
-    return max(1, RETURN_WINDOW // environments)
 
 
 # Episodes whose agent steps `RecentReturn` covers, and of which it takes the mean length.

@@ -14,7 +14,7 @@ from learners import make_learner, report
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, annealing_warning, dropped_message
+from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, dropped_message
 from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import EpisodeStats, StageSeconds
@@ -38,6 +38,28 @@ class Played:
             timer.tick(lambda: (self.seconds, self.learner.account.frames))
 
 
+def test_an_interval_ends_by_seconds_or_by_frames() -> None:
+    now, called = [100.0, 1_000], list[tuple[float, str]]()
+
+    def save() -> None:
+        called.append((now[0], "save"))
+        # It takes three seconds.
+        now[0] += 3.0
+
+    begin = (100.0, 1_000)
+    timers = (
+        Timer(save, seconds=60.0, frames=500, at_multiples=True, since=begin),
+        Timer(lambda: called.append((now[0], "row")), seconds=1e9, frames=400, since=begin),
+        Timer(lambda: called.append((now[0], "view")), seconds=64.0, since=begin),
+    )
+    for seconds, frames in ((159.9, 1_399), (160.0, 1_400), (222.9, 1_499), (223.0, 1_499), (226.5, 1_500)):
+        now[:] = seconds, frames
+        for timer in timers:
+            timer.tick(lambda: (now[0], now[1]))
+    # 223 seconds are 60 after the first save, and 1,500 frames are a multiple. A timer without frames has its seconds.
+    assert called == [(160.0, "save"), (163.0, "row"), (222.9, "view"), (223.0, "save"), (226.5, "save")]
+
+
 def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole: RunConfig, tmp_path: Path) -> None:
     """100 reports in 6 seconds, first of 200 frames and then of 600."""
     run = Played(replace(cartpole, total_frames=40_000, log_every_seconds=10.0), tmp_path)
@@ -50,6 +72,7 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
         run.tick()
         if run.metrics.latest is not before:
             views[run.metrics.latest.elapsed_seconds] = run.metrics.latest.frames_per_second
+            assert run.metrics.latest.gradients_per_second > 0, "the view of a row's moment is the row"
     assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     # Trackers take longer for a row than the file.
     assert run.tracked == [1.0, 2.0, 2.25, 3.0, 4.0, 5.0, 6.0]

@@ -29,15 +29,10 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConfig, tmp_path: Path) -> None:
-    config = replace(cartpole, total_frames=700, learner=LearnerConfig(gradients_per_update=3, max_policy_lag=0))
-    summary = session(config, tmp_path, actors=4).run()
-    dropped = summary["agent_steps_dropped"]
-    assert set(dropped) <= {"too_old", "unfinished_update"}
-    assert dropped["too_old"] > 0
-    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
-    assert summary["gradients_applied"] == 3 * summary["updates"]
-    assert summary["frames"] >= 700
+def test_another_seed_gives_other_parameters(cartpole: RunConfig, tmp_path: Path) -> None:
+    runs = (session(replace(cartpole, seed=seed), tmp_path / str(seed)) for seed in (1, 2))
+    first, other = (run.learner.snapshot().parameters for run in runs)
+    assert (first != other).any()
 
 
 def test_non_finite_returns_warn_once(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from launch.output import write_json
 from launch.presets import PRESETS
 from launch.run.events import Progress
 from launch.run.folder import RunFolder, WeightsName, agent_steps_learned, holder_of, lock_folder
-from launch.run.lookup import discard_if_empty, new_run_dir, newest_run, run_folders, run_path
+from launch.run.lookup import discard_if_empty, new_run_dir, run_folders, run_path
 from launch.run.metrics import row_values
 from launch.run.summary import reached_limit, run_status
 from shared.config import RunConfig
@@ -114,18 +114,18 @@ def test_runs_of_seeds_are_found_newest_first(tmp_path: Path) -> None:
     names = ["a", "b/seed-1", "study/cartpole/seed-3"]
     for age, name in enumerate(names):
         started(tmp_path / name, 100 - age)
-    assert newest_run(tmp_path) == tmp_path / "a"
     assert [str(path.relative_to(tmp_path)) for path in run_folders(tmp_path)] == names
 
 
 def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is none"):
         run_path("latest")
-    newest = started(working_folder / "runs" / "pong", 1)
+    started(working_folder / "runs" / "older", 1)
+    newest = started(working_folder / "runs" / "pong", 2)
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
     assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
-    with pytest.raises(ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong \("):
+    with pytest.raises(ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong, runs/older \("):
         run_path("pnog")
     (working_folder / "latest").mkdir()
     assert run_path("latest") == Path("latest")
