@@ -5,9 +5,8 @@ import math
 import re
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +67,7 @@ class PlayArguments:
 
     def settings(self, folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
         """The settings of a run with this seed, protocol and policy, and the spec of its network."""
-        from actors.environments import environment_spec
-
-        config = folder.read_config("run")
-        spec = folder.with_observation_mean(config, environment_spec(config.environment))
+        config, spec = run_to_play(folder)
         policy = config.evaluation.policy if self.policy == "as-trained" else self.policy
         config = replace(
             config,
@@ -133,13 +129,11 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")
         played = _play(evaluator, snapshot, arguments.episodes, console)
         ended = sum(len(part.order) for part in played)
-        interrupted = ended < arguments.episodes
-        if interrupted:
+        if ended < arguments.episodes:
             # Their mean would be biased.
             first = "those that end first are the short ones, so that this is no score: " if ended else ""
-            print_line(
-                console, f"interrupted after {ended} of {arguments.episodes} episodes; {first}nothing is written"
-            )
+            why = f"interrupted after {ended} of {arguments.episodes} episodes; {first}nothing is written"
+            print_line(console, why)
         if not ended:
             return None
         episodes = EpisodeStats.joined([part.episodes for part in played])
@@ -148,21 +142,28 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
             **arguments.description(config, spec, snapshot.version, source, "evaluation"),
             **score_summary(episodes.returns, episodes.lengths, environment, games),
             **({"info": finite(info_means(episodes.info))} if log_info else {}),
-            "published": published_scores(environment),
             **provenance(),
         }
         result["seeds"]["environments"] = evaluator.environments
         for line in result_lines(result):
             print_line(console, line)
-        if interrupted:
+        if ended < arguments.episodes:
             return None
         write_json(output, result)
+        write_json(arguments.json, result)
         if folder.ships:
             print_line(console, f"result: {output}")
-        write_json(arguments.json, result)
         for name in set(log_info) - set(result.get("info", {})):
             print_line(console, missing_info(name, arguments.episodes))
         return result
+
+
+def run_to_play(folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
+    """The settings of a run, whose environment may be made, and the spec of its network."""
+    from actors.environments import environment_spec
+
+    config = folder.read_config("run")
+    return config, folder.with_observation_mean(config, environment_spec(config.environment))
 
 
 def load_policy(
@@ -286,103 +287,65 @@ def score_summary(
     returns: npt.NDArray[np.float64],
     lengths: npt.NDArray[np.int64],
     environment_id: str,
-    games: npt.NDArray[np.int64] | None = None,
+    games: npt.NDArray[np.int64],
 ) -> dict[str, Any]:
     """Statistics of the unclipped returns float64 [E] and lengths in agent steps int64 [E] of whole episodes.
 
-    `games` int64 [E] numbers the distinct games among the episodes; None for all distinct. The mean is over the
-    episodes. `standard_error` and `interval_95`, the percentile bootstrap of the mean, are over the distinct games,
-    since a repeated game adds no information; they are None for one game. They do not cover the variance between
-    training seeds. `human_normalised_percent` is None without a reference score. A figure that is not finite is None,
-    as is a return: one NaN among the returns makes the mean None.
+    `games` int64 [E] numbers the distinct games among the episodes. The mean is over the episodes. `standard_error` and
+    `interval_95`, the percentile bootstrap of the mean, are over the distinct games, since a repeated game adds no
+    information; they are None for one game. They do not cover the variance between training seeds.
+    `human_normalised_percent` is 0 for random play and 100 for a human player, and None without their scores. A figure
+    that is not finite is None, as is a return: one NaN among the returns makes the mean None.
     """
-    if not np.isfinite(returns).all():
-        # No difference of infinities.
-        returns = np.where(np.isfinite(returns), returns, np.nan)
-    mean = float(np.mean(returns))
-    if games is None:
-        games = np.arange(len(returns))
+    # No difference of infinities.
+    returns = np.where(np.isfinite(returns), returns, np.nan)
+    mean, published = float(np.mean(returns)), published_scores(environment_id)
     _, first, times_played = np.unique(games, return_index=True, return_counts=True)
-    distinct = returns[first]
-    several = len(first) > 1
-    reference = reference_score(environment_id)
+    known = len(first) > 1 and math.isfinite(mean)
+    normalised = None
+    if "human" in published:
+        human, random = published["human"]["score"], published["random"]["score"]
+        normalised = 100 * (mean - random) / (human - random)
     summary = {
         "episodes": len(returns),
         "distinct_games": len(first),
         "mean_return": mean,
         "median_return": float(np.median(returns)),
         "standard_error": standard_error(returns, games),
-        "interval_95": bootstrap_interval(distinct, times_played) if several and math.isfinite(mean) else None,
+        "interval_95": bootstrap_interval(returns[first], times_played) if known else None,
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
-        "human_normalised_percent": None if reference is None else 100 * reference.normalised(mean),
+        "human_normalised_percent": normalised,
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
+        "published": published,
     }
     return finite(summary)
 
 
-def bootstrap_interval(
-    values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64] | None = None
-) -> tuple[float, float]:
+def bootstrap_interval(values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64]) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
 
     A value that was played several times is resampled as one, with that weight.
     """
-    weights = np.ones(len(values)) if times_played is None else times_played.astype(np.float64)
     drawn = np.random.default_rng(0).choice(len(values), (_RESAMPLES, len(values)))
-    means = np.sum((weights * values)[drawn], axis=1) / np.sum(weights[drawn], axis=1)
+    means = np.sum((times_played * values)[drawn], axis=1) / np.sum(times_played[drawn], axis=1)
     low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
 
 
-class ReferenceScore(NamedTuple):
-    """Mean scores of a human player and of uniformly random play, from Wang et al. 2016 (arXiv 1511.06581), as in
-    dqn_zoo. Mnih et al. 2015 have other scores for some games: 6875 for a human player of Alien in place of 7127.7."""
-
-    human: float
-    random: float
-
-    def normalised(self, score: Any) -> Any:
-        """0 for random play and 1 for the human player, of a score or an array of scores."""
-        return (score - self.random) / (self.human - self.random)
-
-
-def reference_score(environment_id: str) -> ReferenceScore | None:
-    """Human and random scores of the game of an id like ALE/Pong-v5."""
-    row = _data("reference_scores.json").get(_game(environment_id))
-    return None if row is None else ReferenceScore(row["human"], row["random"])
-
-
 def published_scores(environment_id: str) -> dict[str, Any]:
-    """Scores of the same game from the literature, each with its protocol.
+    """Scores of the game of an id like ALE/Pong-v5 from the literature, each with its protocol.
 
-    That of A3C is with the Nature network, not with `a3c_cnn`, and with human starts, after four days on 16 cores:
-    neither network nor protocol are those of this project.
+    Human player and random play are from Wang et al. 2016 (arXiv 1511.06581), as in dqn_zoo. Mnih et al. 2015 have
+    others for some games: 6875 for a human player of Alien in place of 7127.7. Games of other ids may only be called
+    the same.
     """
-    reference = reference_score(environment_id)
-    paper = _data("paper_scores.json")["scores"]["a3c_ff"].get(_game(environment_id))
-    scores: dict[str, Any] = {}
-    if reference is not None:
-        for name, player in (("human", "human player"), ("random", "uniformly random play")):
-            protocol = f"{player}, Wang et al. 2016 (arXiv 1511.06581)"
-            scores[name] = {"score": getattr(reference, name), "protocol": protocol}
-    if paper is not None:
-        scores["a3c_ff"] = {
-            "score": paper,
-            "protocol": "A3C feed-forward, Nature network (not a3c_cnn), human starts, 4 days on 16 cores, Mnih et al. "
-            "2016, Table S3",
-        }
-    return scores
-
-
-def _game(environment_id: str) -> str:
-    """The game of one of ale-py's ids; empty for other ids, whose games may only be called the same."""
-    game = _ALE_ID.fullmatch(environment_id.rpartition(":")[2])
-    return game[1] if game else ""
-
-
-@cache
-def _data(name: str) -> dict[str, Any]:
-    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    ale = _ALE_ID.fullmatch(environment_id.rpartition(":")[2])
+    tables = json.loads(Path(__file__).with_name("published_scores.json").read_text(encoding="utf-8")) if ale else {}
+    return {
+        name: {"score": table["scores"][ale[1]], "protocol": table["protocol"]}
+        for name, table in tables.items()
+        if ale and ale[1] in table["scores"]
+    }

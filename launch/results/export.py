@@ -3,7 +3,6 @@
 import itertools
 import logging
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from actors.environments import EnvironmentSpec, adapter_of, environment_spec
+from actors.environments import EnvironmentSpec, adapter_of
 from actors.environments.spaces import json_bounds
 from launch.output import (
     make_folder,
@@ -21,13 +20,47 @@ from launch.output import (
     replace_folder,
     write_json,
 )
-from launch.results.evaluate import describe_protocol, load_policy
+from launch.results.evaluate import describe_protocol, load_policy, run_to_play
 from launch.run.folder import RunFolder, WeightsName
 from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
 from shared.registry import NETWORKS
+
+# Opset 18 is of October 2023; tf2onnx 1.17 writes no later one.
+_ONNX_OPSET = 18
+_MASK = (
+    "{key} of {environment}: whether each action is allowed, for several choices one after the other; the inputs are a "
+    "dict of the observations (observations, where they have no names) and of action_mask; logits and values of other "
+    "actions are -1e9"
+)
+_MEMORY = {
+    "meaning": (
+        "the inputs are a dict of the observations (observations, where they have no names) and of hidden and cell, "
+        "float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next call. Both are "
+        "zeros at the start of an episode"
+    ),
+    "use": (
+        "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, 'cell': "
+        "cell}); hidden, cell = output['hidden'], output['cell']; after the end of an episode, both are zeros"
+    ),
+}
+_ACTIONS = {
+    "continuous": (
+        "policy is the mean m, with spherical noise without its last number; the action is low + (m + 1) / 2 * (high - "
+        "low) where both bounds are finite, else m; clipped to each finite bound, in the dtype of the space, rounded "
+        "where that has integers"
+    ),
+    "several discrete": (
+        "policy: the logits of all choices, concatenated; sample from those of each choice, or take the largest; the "
+        "action is the space's start plus the choices, in its shape and dtype"
+    ),
+    "discrete": (
+        "policy: logits to sample from, or the largest; action_values: the largest; the action is the space's start "
+        "plus its index"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -52,12 +85,12 @@ class ExportArguments:
 def export(arguments: ExportArguments) -> None:
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")
-    for package in ("tf2onnx", "onnx") if arguments.format == "onnx" else ():
+    onnx = arguments.format == "onnx"
+    for package in ("tf2onnx", "onnx") if onnx else ():
         if find_spec(package) is None:
             raise setting_error("format", "onnx", f"needs {package}: pip install 'tributary-rl[onnx]'")
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run")
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    config, spec = run_to_play(folder)
     policy, snapshot, source = load_policy(folder, config, spec, arguments.weights)
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
     make_folder(output.parent, "output")
@@ -66,7 +99,7 @@ def export(arguments: ExportArguments) -> None:
     tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
     description = {
         "inputs": {**_inputs(config, spec), "tensors": tensors},
-        **({"memory": _memory(policy.network.state_units)} if policy.network.state_units else {}),
+        **({"memory": {"units": list(policy.network.state_units), **_MEMORY}} if policy.network.state_units else {}),
         "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
         "weights": source,
@@ -75,10 +108,16 @@ def export(arguments: ExportArguments) -> None:
         "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
+    taken = f"{{{', '.join(inputs)}}}" if onnx or len(inputs) > 1 or spec.parts else next(iter(inputs))
+    files = {
+        "model.keras": f"keras.models.load_model(…)({taken})",
+        "saved_model": f"loaded = tf.saved_model.load(…); loaded.serve({taken})",
+    }
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
         part = Path(parent) / "export"
         part.mkdir()
-        if arguments.format == "onnx":
+        if onnx:
+            files = {"model.onnx": f"onnxruntime.InferenceSession(…).run(None, {taken})"}
             _write_onnx(model, part / "model.onnx")
         else:
             model.save(part / "model.keras")
@@ -86,26 +125,15 @@ def export(arguments: ExportArguments) -> None:
         write_json(part / "model.json", description)
         replace_folder(part, output)
     console = Console()
-    taken = f"{{{', '.join(inputs)}}}" if len(inputs) > 1 or spec.parts else next(iter(inputs))
-    files = {
-        "keras": (
-            f"  model.keras    keras.models.load_model(…)({taken})",
-            f"  saved_model    loaded = tf.saved_model.load(…); loaded.serve({taken})",
-        ),
-        "onnx": (f"  model.onnx     onnxruntime.InferenceSession(…).run(None, {{{', '.join(inputs)}}})",),
-    }[arguments.format]
-    for line in (f"exported {source}, in {output}:", *files, "  model.json     inputs, outputs and provenance"):
-        print_line(console, line)
+    print_line(console, f"exported {source}, in {output}:")
+    for file, use in (files | {"model.json": "inputs, outputs and provenance"}).items():
+        print_line(console, f"  {file:<14} {use}")
     write_json(arguments.json, description)
 
 
 def _named_inputs(model: Any) -> dict[str, Any]:
     """The input tensors of a model by name."""
     return dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
-
-
-# Opset 18 is of October 2023; tf2onnx 1.17 writes no later one.
-_ONNX_OPSET = 18
 
 
 def _write_onnx(model: Any, file: Path) -> None:
@@ -140,15 +168,8 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
         ends = itertools.accumulate(size for _, size in spec.numbers)
         more["positions"] = {name: [end - n, end - 1] for (name, n), end in zip(spec.numbers, ends, strict=True)}
     if spec.masked:
-        more["action_mask"] = {
-            "shape": [None, spec.actions.size],
-            "dtype": "bool",
-            "meaning": (
-                f"{config.environment.action_mask} of {config.environment.id}: whether each action is allowed, for "
-                f"several choices one after the other; the inputs are a dict of the observations (observations, where "
-                f"they have no names) and of action_mask; logits and values of other actions are -1e9"
-            ),
-        }
+        meaning = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
+        more["action_mask"] = {"shape": [None, spec.actions.size], "dtype": "bool", "meaning": meaning}
     more["meaning"] = adapter_of(config.environment).observation_meaning(spec)
     if NETWORKS[config.network.name].module.startswith("shared."):
         more["in_the_file"] = _scaled_inside(config, spec)
@@ -175,40 +196,11 @@ def _scaled_inside(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
     return images | ({} if scaling is None else {"numbers": scaling})
 
 
-def _memory(state_units: Sequence[int]) -> dict[str, Any]:
-    return {
-        "units": list(state_units),
-        "meaning": (
-            "the inputs are a dict of the observations (observations, where they have no names) and of hidden and "
-            "cell, float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next "
-            "call. Both are zeros at the start of an episode"
-        ),
-        "use": (
-            "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, "
-            "'cell': cell}); hidden, cell = output['hidden'], output['cell']; after the end of an episode, both are "
-            "zeros"
-        ),
-    }
-
-
 def _action(spec: EnvironmentSpec) -> dict[str, Any]:
+    action: dict[str, Any] = {"kind": "discrete", "names": list(spec.action_set)}
     if spec.actions.continuous:
-        action: dict[str, Any] = {"kind": "continuous"}
-        meaning = (
-            "policy is the mean m, with spherical noise without its last number; the action is low + (m + 1) / 2 * "
-            "(high - low) where both bounds are finite, else m; clipped to each finite bound, in the dtype of the "
-            "space, rounded where that has integers"
-        )
+        action = {"kind": "continuous"}
     elif spec.actions.choices:
         action = {"kind": "several discrete", "choices": list(spec.actions.choices)}
-        meaning = (
-            "policy: the logits of all choices, concatenated; sample from those of each choice, or take the "
-            "largest; the action is the space's start plus the choices, in its shape and dtype"
-        )
-    else:
-        action = {"kind": "discrete", "names": list(spec.action_set)}
-        meaning = (
-            "policy: logits to sample from, or the largest; action_values: the largest; the action is the space's "
-            "start plus its index"
-        )
-    return action | {"meaning": meaning, "space": spec.action_space or {"dtype": "int64", "shape": [], "start": 0}}
+    space = spec.action_space or {"dtype": "int64", "shape": [], "start": 0}
+    return action | {"meaning": _ACTIONS[action["kind"]], "space": space}
