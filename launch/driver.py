@@ -31,14 +31,22 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 _POLL_SECONDS = 0.2
-_FINISH, _LEAVE, _WEIGHTS, _NUMBERS = b"finish", b"leave", b"weights", b"numbers"
 
 
-class _Call(msgspec.Struct, frozen=True, tag=True):
+class _Call(msgspec.Struct, frozen=True):
     config: RunConfig
     folder: Path
     options: TrainOptions
     command: list[str]
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """The caller's `StopRequest`. `finish` is its reason if it is requested. Sent again whenever it has changed."""
+
+    finish: str | None = None
+    at_once: bool = False
+    weights: bool = False
+    numbers: dict[str, float] = {}
 
 
 class _Outcome(msgspec.Struct, frozen=True, tag=True):
@@ -74,104 +82,89 @@ def train_in_process(
     """
     # The connection must not have the number of a stream, which the child replaces.
     open_standard_streams()
-    stop = stop or StopRequest()
     trust_environment(config.environment)
     call = _Call(config, folder.absolute(), options, list(command or ["tributary", *sys.argv[1:]]))
     here, there = Pipe()
     with here:
         with there:
-            errors = None if output is None else subprocess.STDOUT
             process = subprocess.Popen(
                 module_command("launch.driver", str(there.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=errors,
+                stderr=None if output is None else subprocess.STDOUT,
                 # Ctrl-C and a closed terminal reach it by this process, once.
                 process_group=0,
                 env=module_environment(),
                 pass_fds=[there.fileno()],
             )
-        child = _Child(process, here, on_event, stop)
         # MessagePack has no paths.
-        child.send(msgspec.msgpack.encode(call, enc_hook=str))
-        return child.follow()
+        _send(here, msgspec.msgpack.encode(call, enc_hook=str))
+        outcome = _follow(here, on_event, stop or StopRequest())
+        code = process.wait()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return _result(outcome, code)
 
 
-class _Child:
-    """The caller's side of a driver process."""
+def _send(connection: Connection, message: bytes) -> None:
+    # The other process may have ended: its exit code has the reason, and a run without its caller is saved.
+    with suppress(OSError):
+        connection.send_bytes(message)
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, on_event: OnEvent, stop: StopRequest):
-        self._process, self._connection, self._on_event, self._stop = process, connection, on_event, stop
-        self._finish_sent = self._leave_sent = False
-        self._error: BaseException | None = None
-        # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow
-        # `on_event` would block the child.
-        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
-    def send(self, message: bytes) -> None:
-        # A process that has ended takes no more, and its exit code has the reason.
-        with suppress(OSError):
-            self._connection.send_bytes(message)
-
-    def follow(self) -> Result:
-        """Pass its events on until it has ended. Returns or raises its outcome."""
-        outcome: _Outcome | None = None
-        threading.Thread(target=self._receive, daemon=True).start()
-        while True:
+def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> "_Outcome | BaseException | None":
+    """Pass events and requests on until the child has ended. Returns its outcome, or the caller's error."""
+    # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow `on_event`
+    # would block the child.
+    messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
+    outcome: _Outcome | None = None
+    error: BaseException | None = None
+    sent = _Request()
+    while True:
+        try:
+            weights, stop.weights = stop.weights, False
+            request = _Request(stop.reason if stop.requested else None, stop.at_once, weights, stop.take_numbers())
+            if request != sent:
+                _send(connection, msgspec.msgpack.encode(request))
+                sent = request
             try:
-                self._pass_stop_on()
-                try:
-                    received = self._messages.get(timeout=_POLL_SECONDS)
-                except queue.Empty:
-                    continue
-                if received is None:
-                    break
-                message = _DECODER.decode(received)
-                if isinstance(message, _Outcome):
-                    outcome = message
-                elif self._error is None and self._on_event(message) is False:
-                    self._stop.request("a callback")
-            except KeyboardInterrupt as error:
-                if self._stop.interrupted:
-                    self._stop.at_once = True
-                self._error = error
-                self._stop.requested = self._stop.interrupted = True
-            except Exception as error:
-                self._error = error
-                self._stop.request("a callback")
-        code = self._process.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result(outcome, code)
+                received = messages.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if received is None:
+                return outcome if error is None else error
+            message = _DECODER.decode(received)
+            if isinstance(message, _Outcome):
+                outcome = message
+            elif error is None and on_event(message) is False:
+                stop.request("a callback")
+        except KeyboardInterrupt as interrupt:
+            error = interrupt
+            stop.at_once |= stop.interrupted
+            stop.requested = stop.interrupted = True
+        except Exception as raised:
+            error = raised
+            stop.request("a callback")
 
-    def _receive(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                self._messages.put(self._connection.recv_bytes())
-        self._messages.put(None)
 
-    def _pass_stop_on(self) -> None:
-        if self._stop.weights:
-            self._stop.weights = False
-            self.send(_WEIGHTS)
-        if self._stop.numbers:
-            self.send(_NUMBERS + msgspec.msgpack.encode(self._stop.take_numbers()))
-        if self._stop.requested and not self._finish_sent:
-            self._finish_sent = True
-            self.send(_FINISH + self._stop.reason.encode())
-        if self._stop.at_once and not self._leave_sent:
-            self._leave_sent = True
-            self.send(_LEAVE)
+def _receive(connection: Connection, messages: "queue.SimpleQueue[bytes | None]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            messages.put(connection.recv_bytes())
+    messages.put(None)
 
-    def _result(self, outcome: _Outcome | None, code: int) -> Result:
-        if outcome is not None and outcome.kind == "returned":
-            return Result(Path(outcome.folder), outcome.summary, outcome.trained)
-        if outcome is not None:
-            raise (ConfigurationError if outcome.kind == "refused" else TrainingFailedError)(outcome.error)
-        if code == EXIT_INTERRUPTED:
-            raise KeyboardInterrupt
-        ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise TrainingFailedError(f"the process of the run {ended}")
+
+def _result(outcome: _Outcome | None, code: int) -> Result:
+    """The result of a process that sent `outcome` and ended with an exit code; or its error, raised."""
+    if outcome is not None and outcome.kind == "returned":
+        return Result(Path(outcome.folder), outcome.summary, outcome.trained)
+    if outcome is not None:
+        raise (ConfigurationError if outcome.kind == "refused" else TrainingFailedError)(outcome.error)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    raise TrainingFailedError(f"the process of the run {ended}")
 
 
 def main(descriptor: str) -> int:
@@ -190,9 +183,7 @@ def main(descriptor: str) -> int:
             threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
 
         def send(message: Event | _Outcome) -> None:
-            # Nobody may be there any more: the run is saved all the same.
-            with suppress(OSError):
-                connection.send_bytes(msgspec.msgpack.encode(message))
+            _send(connection, msgspec.msgpack.encode(message))
 
         try:
             result = train(call.config, call.folder, send, stop=interrupts, **call.options)
@@ -215,16 +206,14 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
     """Pass requests on to the run. Without a parent it is saved and ends, for nobody would stop it."""
     try:
         while True:
-            request = connection.recv_bytes()
-            if request.startswith(_FINISH):
-                interrupts.request(request.removeprefix(_FINISH).decode())
-                # The other request is a second one.
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=_Request)
+            interrupts.weights |= request.weights
+            interrupts.numbers.update(request.numbers)
+            if request.finish is not None:
+                interrupts.request(request.finish)
+                # `at_once` is a second one.
                 interrupts.interrupted = True
-            elif request == _WEIGHTS:
-                interrupts.weights = True
-            elif request.startswith(_NUMBERS):
-                interrupts.numbers.update(msgspec.msgpack.decode(request.removeprefix(_NUMBERS)))
-            else:
+            if request.at_once:
                 os.kill(os.getpid(), signal.SIGINT)
     except (EOFError, OSError):
         # Not as a second Ctrl-C.

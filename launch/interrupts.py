@@ -1,9 +1,8 @@
 """Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 
@@ -52,20 +51,24 @@ class Interrupts(StopRequest):
     While training, the first signal sets `requested` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP
     never count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of
     a job; a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as
-    Ctrl-C does; after training they are ignored.
+    Ctrl-C does; after training they are ignored. A process that ignores SIGHUP, as under nohup, goes on ignoring it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._training = self._concluding = False
+        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
-        self._handlers = on_hangup(self._request_only)
-        self._handlers.__enter__()
+        self._handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
+        for kind, handler in self._handlers.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(kind, self._request_only)
         return self
 
-    def __exit__(self, *details: Any) -> None:
-        self._handlers.__exit__(*details)
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._handlers.items():
+            signal.signal(kind, handler)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -88,20 +91,6 @@ class Interrupts(StopRequest):
         elif not self._concluding:
             self._concluding = True
             raise StoppedBeforeTrainingError
-
-
-@contextmanager
-def on_hangup(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP within. A process that ignores SIGHUP, as under nohup, goes on ignoring it."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
-    for kind, earlier in before.items():
-        if earlier != signal.SIG_IGN:
-            signal.signal(kind, handler)
-    try:
-        yield
-    finally:
-        for kind, earlier in before.items():
-            signal.signal(kind, earlier)
 
 
 @contextmanager

@@ -35,14 +35,7 @@ from launch.settings.check import (
 from launch.settings.resolve import resolved, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for_actors
 from shared.config import RunConfig
-from shared.errors import (
-    ConfigurationError,
-    EnvironmentFailedError,
-    alternatives,
-    last_line,
-    setting_error,
-    typed_line,
-)
+from shared.errors import ConfigurationError, EnvironmentFailedError, alternatives, last_line, setting_error, typed_line
 from shared.errors import place as place_of
 
 if TYPE_CHECKING:
@@ -194,12 +187,7 @@ class _Run:
 
 
 def _prepare(
-    config: RunConfig,
-    folder: RunFolder,
-    listener: _Listener,
-    preset: str,
-    resume: bool,
-    start_from: Path | None,
+    config: RunConfig, folder: RunFolder, listener: _Listener, preset: str, resume: bool, start_from: Path | None
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
     # Help, which imports this module, does without Gymnasium.
@@ -219,13 +207,13 @@ def _prepare(
     if resume:
         # A trace of reports is recorded and replayed from the beginning of a run only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)
-    here = config.executor == "inline" or config.address == "local"
-    if here:
+    budget: ThreadBudget | None = None
+    if config.executor == "inline" or config.address == "local":
         config, device = on_device(config, spec, usable_gpus())
         listener.message(device)
-    budget = thread_budget(config) if here else None
-    if budget is not None and not resume:
-        config = resolved(config, budget.actors)
+        budget = thread_budget(config)
+        if not resume:
+            config = resolved(config, budget.actors)
     check_traces(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -273,16 +261,9 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         stop = run.listener.stop
         threads = max(budget.emulator_threads, 1)
 
-        def session_here() -> TrainingSession:
+        def executor(first_actor_id: int) -> InlineExecutor:
             kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-            return TrainingSession(
-                config,
-                spec,
-                run.folder.path,
-                lambda first_id: kind(config, spec, budget.actors, first_id, emulator_threads=threads),
-                resume=run.resume,
-                started=run.started,
-            )
+            return kind(config, spec, budget.actors, first_actor_id, emulator_threads=threads)
 
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
@@ -290,7 +271,10 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
-                session = thread.submit(session_here).result()
+                made = thread.submit(
+                    TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
+                )
+                session = made.result()
             except EnvironmentFailedError as error:
                 raise ConfigurationError(f"--environment.id {error}") from error
             except KeyboardInterrupt:
@@ -328,7 +312,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
 
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.on_ray.cluster import check_gpus, check_nodes, cluster_nodes, connect, machines_requested
-        from launch.on_ray.learner_process import run_learners
+        from launch.on_ray.learner_process import LearnerStart, run_learners
 
     listener = run.listener
     try:
@@ -369,16 +353,12 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             with listener.stop.training():
                 _start(run, budget)
                 listener.prepare("learner and actors: importing TensorFlow")
+                watch = partial(_watch, listener)
                 return run_learners(
-                    config,
-                    run.spec,
-                    run.folder,
-                    placement,
-                    resume=run.resume,
-                    started=run.started,
-                    watch=partial(_watch, listener),
-                    say=listener.message,
-                    stop=listener.stop,
+                    LearnerStart(config, run.spec, run.folder.path, placement, run.resume, run.started),
+                    watch,
+                    listener.message,
+                    listener.stop,
                 )
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
@@ -437,51 +417,59 @@ def _watch(
 
 @contextmanager
 def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
-    """Create the run's folder, or take over that of a resumed run, and hold its lock.
-
-    A resumed run that ends with an error before it has progressed leaves the settings of its folder as they were, and a
-    new one that cannot start leaves no folder.
-    """
-    folder, config, first, listener = run.folder, run.config, run.first, run.listener
+    """Create the run's folder, or take over that of a resumed run, hold its lock, and describe the run."""
+    config, first, say = run.config, run.first, run.listener.message
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
-    release_storage: Callable[[], None] | None = None
     if not run.resume:
-        folder.make()
-    with lock_folder(folder.path):
-        settings_before = folder.settings_file.read_bytes() if run.resume else None
-        if run.resume:
-            folder.write_config(config)
-        else:
-            made = manifest(config, run.spec, run.preset, threads)
-            if first is not None:
-                made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
-            # It may refuse a folder that is another process's, which must stay.
-            folder.create(config, run.spec, made)
-        try:
-            if config.storage is not None and not run.resume:
-                release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
-            if first is not None:
-                write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
-            listener.message(f"run folder:   {folder.path}")
-            listener.message(f"threads:      {threads}")
-            listener.message(rollouts_line(config, budget.actors))
-            if first is not None:
-                listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
-            crowded = budget.warning() if config.executor == "ray" else None
-            for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
-                listener.message(warning and f"warning: {warning}")
-            yield
-        except BaseException as error:
-            if settings_before is not None and not listener.progressed:
-                folder.settings_file.write_bytes(settings_before)
-            stopped = isinstance(error, StoppedBeforeTrainingError) or (
-                isinstance(error, KeyboardInterrupt) and not listener.training
-            )
-            if settings_before is None and (stopped or isinstance(error, ConfigurationError)):
-                folder.discard()
-                if release_storage is not None:
-                    # Any kind of storage has errors of its own.
-                    with suppress(Exception):
-                        release_storage()
-            raise
+        run.folder.make()
+    with lock_folder(run.folder.path), _resumed_folder(run) if run.resume else _new_folder(run, threads):
+        say(f"run folder:   {run.folder.path}")
+        say(f"threads:      {threads}")
+        say(rollouts_line(config, budget.actors))
+        if first is not None:
+            say(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
+        crowded = budget.warning() if config.executor == "ray" else None
+        for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
+            say(warning and f"warning: {warning}")
+        yield
+
+
+@contextmanager
+def _resumed_folder(run: _Run) -> Iterator[None]:
+    """The folder with the settings of this run, or with those of before after an error before it has progressed."""
+    before = run.folder.settings_file.read_bytes()
+    run.folder.write_config(run.config)
+    try:
+        yield
+    except BaseException:
+        if not run.listener.progressed:
+            run.folder.settings_file.write_bytes(before)
+        raise
+
+
+@contextmanager
+def _new_folder(run: _Run, threads: str) -> Iterator[None]:
+    """The folder with the files of a new run, which is removed again if the run cannot start."""
+    folder, config, first = run.folder, run.config, run.first
+    made = manifest(config, run.spec, run.preset, threads)
+    if first is not None:
+        made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+    # It may refuse a folder that is another process's, which must stay.
+    folder.create(config, run.spec, made)
+    release_storage: Callable[[], None] | None = None
+    try:
+        if config.storage is not None:
+            release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
+        if first is not None:
+            write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
+        yield
+    except BaseException as error:
+        early = isinstance(error, KeyboardInterrupt) and not run.listener.training
+        if early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
+            folder.discard()
+            if release_storage is not None:
+                # Any kind of storage has errors of its own.
+                with suppress(Exception):
+                    release_storage()
+        raise

@@ -6,7 +6,7 @@ in the driver, which only names the class.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import gymnasium
 
@@ -66,12 +66,6 @@ class WorkerProcess:
         raise NotImplementedError
 
 
-class Runner(Protocol):
-    """An `Actor`, or what replaces it in a test."""
-
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | Played: ...
-
-
 class CallFailedError(Exception):
     """A call raised an error. The message is one line.
 
@@ -95,11 +89,11 @@ class ActorProcess(WorkerProcess):
         self._not_made: str | None = None
         try:
             with without_collections(freeze=True):
-                self._runner = self.make_runner(config, spec, actor_id)
+                self._actor = self.make_actor(config, spec, actor_id)
         except Exception as error:
             self._not_made = why_not_made(error, config)
 
-    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
+    def make_actor(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> "Actor":
         """Construct the actor, after TensorFlow's threads and device are set."""
         prepare_for_actors(config)
         from actors.actor import Actor
@@ -119,9 +113,8 @@ class ActorProcess(WorkerProcess):
             raise ActorNotMadeError(self._not_made)
         with one_line_errors():
             if share is not None:
-                # A test's replacement of the actor gets no share.
-                return cast("Actor", self._runner).evaluate(snapshot, target, share)
-            return self._runner.run(snapshot, target)
+                return self._actor.evaluate(snapshot, target, share)
+            return self._actor.run(snapshot, target)
 
 
 @contextmanager
@@ -130,16 +123,18 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        known = isinstance(error, EnvironmentFailedError)
-        raise CallFailedError(str(error) if known else f"{typed_line(error)}{place(error)}") from None
+        raise CallFailedError(_one_line(error)) from None
 
 
 def why_not_made(error: Exception, config: RunConfig) -> str:
     """The reason why an actor could not be constructed, as one line that follows "actor 3 "."""
-    reason = str(error) if isinstance(error, EnvironmentFailedError) else f"{typed_line(error)}{place(error)}"
     if not isinstance(error, gymnasium.error.UnregisteredEnv):
-        return f"could not be made: {reason}"
+        return f"could not be made: {_one_line(error)}"
     return (
-        f"does not know --environment.id {config.environment.id}: {reason} Name the module that registers it: "
-        f"--environment.import MODULE"
+        f"does not know --environment.id {config.environment.id}: {_one_line(error)} Name the module that registers "
+        f"it: --environment.import MODULE"
     )
+
+
+def _one_line(error: Exception) -> str:
+    return str(error) if isinstance(error, EnvironmentFailedError) else f"{typed_line(error)}{place(error)}"

@@ -158,12 +158,7 @@ class RayExecutor(Executor):
         return actor_id
 
     def _start(
-        self,
-        worker: type[WorkerProcess],
-        resources: dict[str, float],
-        node: str,
-        actors: int,
-        *arguments: Any,
+        self, worker: type[WorkerProcess], resources: dict[str, float], node: str, actors: int, *arguments: Any
     ) -> WorkerHandle:
         """Start the process of a worker with `actors` actors; `arguments` follow the configuration and the spec."""
         options = PROCESS_OPTIONS | on_node(node) | resources
@@ -182,7 +177,6 @@ class RayExecutor(Executor):
     def close(self) -> None:
         for worker in self._workers.values():
             self._end(worker)
-        self._transport.close()
         self._workers, self._calls = {}, {}
 
     def _completion(self, actor_id: int, result: Any) -> Completion:

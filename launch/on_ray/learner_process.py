@@ -6,8 +6,8 @@
                   ◄── changes of the folder, every 10 s (if the learner has no access to the driver's folder)
     process or node lost: a new placement, another learner from the last checkpoint
 
-The process imports TensorFlow, and modules that need it, in its constructor: after threads and devices have been set,
-and never in the driver.
+The process imports TensorFlow, and modules that need it, after threads and devices have been set, and never in the
+driver.
 """
 
 import itertools
@@ -15,6 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,8 +76,10 @@ class SentFolder(NamedTuple):
 class LearnerStart(NamedTuple):
     """The arguments of a learner's process.
 
-    `sent` is None where all processes are on one machine. `death` is that of the learner before this one in the same
-    run. `started` is the driver's `time.time()` at the beginning of the start-up.
+    Attributes:
+        started: the driver's `time.time()` at the beginning of the start-up.
+        death: of the learner before this one in the same run.
+        sent: files for a learner that may be on another machine.
     """
 
     config: RunConfig
@@ -84,37 +87,30 @@ class LearnerStart(NamedTuple):
     folder: Path
     placement: Placement
     resume: bool
-    death: LearnerDeath | None
-    sent: SentFolder | None
     started: float
+    death: LearnerDeath | None = None
+    sent: SentFolder | None = None
 
 
 class LearnerProcess:
     """A `TrainingSession` over Ray actors. `run` returns the summary; other methods may be called meanwhile.
 
-    Each method raises what the constructor raised. To Ray, a constructor that raises is a process that died, and Ray
-    would print the traceback on the driver's terminal.
+    Each method raises what the construction of the session raised. To Ray, a constructor that raises is a process that
+    died, and Ray would print the traceback on the driver's terminal.
     """
 
     def __init__(self, start: LearnerStart) -> None:
         self._folder, self._shared = start.folder, True
-        self._session: TrainingSession | None = None
-        self._not_made: Exception | None = None
-        try:
-            with without_collections(freeze=True):
-                self._session = self._make_session(start)
-        except Exception as error:
-            # Raised by `run`, `view` and `interrupt` with its type, which the driver reads.
-            self._not_made = error
+        self._session = futures.ThreadPoolExecutor(1).submit(self._make_session, start)
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
-        if start.sent is not None:
-            mark = start.folder / _MARK
-            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == start.sent.mark
+        config, spec, folder, placement, resume, started, death, sent = start
+        if sent is not None:
+            mark = folder / _MARK
+            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == sent.mark
             if not self._shared:
                 # The driver is on another machine, without a file system in common.
-                apply_changes(start.folder, start.sent.files)
-        config, spec, placement = start.config, start.spec, start.placement
+                apply_changes(folder, sent.files)
 
         made: list[Executor] = []
 
@@ -124,58 +120,35 @@ class LearnerProcess:
             made.append(kind(config, spec, slots, first_actor_id))
             return made[0]
 
-        # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
-        early = None if start.resume else executor_from(0)
         try:
-            prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
-            from launch.run.session import TrainingSession
+            with without_collections(freeze=True):
+                # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
+                early = None if resume else executor_from(0)
+                prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
+                from launch.run.session import TrainingSession
 
-            return TrainingSession(
-                config,
-                spec,
-                start.folder,
-                executor_from if early is None else lambda _: early,
-                resume=start.resume,
-                after=start.death,
-                started=start.started,
-            )
+                make_executor = executor_from if early is None else lambda _: early
+                return TrainingSession(config, spec, folder, make_executor, resume=resume, after=death, started=started)
         except BaseException:
             for executor in made:
                 executor.close()
             raise
 
     def run(self) -> Summary:
-        return self._made().run()
+        return self._session.result().run()
 
-    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
-        return self._made().view(weights, numbers)
+    def view(self, weights: bool, numbers: Mapping[str, float]) -> View:
+        return self._session.result().view(weights, numbers)
 
     def interrupt(self) -> None:
-        self._made().interrupt()
+        self._session.result().interrupt()
 
     def folder_changes(self, known: dict[str, Stamp]) -> Changes:
         """See `changes_since`. Empty if the driver has access to the same folder."""
         return Changes({}, {}) if self._shared else changes_since(self._folder, known, tails=True)
 
-    def _made(self) -> "TrainingSession":
-        if self._not_made is not None:
-            raise self._not_made
-        assert self._session is not None
-        return self._session
 
-
-def run_learners(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: RunFolder,
-    placement: Placement,
-    *,
-    resume: bool,
-    started: float,
-    watch: Watch,
-    say: Callable[[str], None],
-    stop: StopRequest,
-) -> Summary:
+def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], stop: StopRequest) -> Summary:
     """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
 
     Raises:
@@ -183,11 +156,11 @@ def run_learners(
         RayError: the run failed, or its learner died more often than it may.
         KeyboardInterrupt: the run was stopped while it waited for nodes. Its last checkpoint is its result.
     """
-    death = None
     for restarts in itertools.count():
-        sent = None if placement.here else sent_folder(folder.path)
-        process = start_learner(LearnerStart(config, spec, folder.path, placement, resume, death, sent, started))
-        learner = RemoteLearner(process, folder.path, say, copies=sent is not None)
+        if not start.placement.here:
+            start = start._replace(sent=sent_folder(start.folder))
+        process = start_learner(start)
+        learner = RemoteLearner(process, start.folder, say, copies=start.sent is not None)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
         except RayTaskError as error:
@@ -201,10 +174,11 @@ def run_learners(
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(process, no_restart=True)
-            resume, started = resume or folder.has_checkpoint, time.time()
+            resume = start.resume or RunFolder(start.folder).has_checkpoint
             death = LearnerDeath(failure_reason(error), learner.agent_steps)
-            if not placement.here:
-                placement = _place_again(config, say, stop)
+            start = start._replace(resume=resume, started=time.time(), death=death)
+            if not start.placement.here:
+                start = start._replace(placement=_place_again(start.config, say, stop))
     raise AssertionError("unreachable")
 
 
@@ -269,17 +243,17 @@ class RemoteLearner:
     def wait(self) -> Summary | None:
         """The summary, if the run ends within a moment."""
         ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
-        if ready:
-            # Before the result, which may be an error: a run that fails has saved. After the death of the process
-            # there is nothing to copy, and the result has the reason.
-            with suppress(RayActorError):
-                self._copy_last()
-            summary: Summary = ray.get(self._result)
-            return summary
-        # Ten seconds of metrics and log are what the death of the learner's machine costs the copy.
-        if time.monotonic() - self._copied >= _COPY_SECONDS:
-            self._copy()
-        return None
+        if not ready:
+            # Ten seconds of metrics and log are what the death of the learner's machine costs the copy.
+            if time.monotonic() - self._copied >= _COPY_SECONDS:
+                self._copy()
+            return None
+        # Before the result, which may be an error: a run that fails has saved. After the death of the process there is
+        # nothing to copy, and the result has the reason.
+        with suppress(RayActorError):
+            self._copy_last()
+        summary: Summary = ray.get(self._result)
+        return summary
 
     def _copy_last(self) -> None:
         """Update the copy to what a run has left, unless its node does not respond any more."""
@@ -307,22 +281,20 @@ class RemoteLearner:
         return True
 
     def _apply(self, changes: Changes) -> None:
+        failed_before, self._copy_fails = self._copy_fails, False
         try:
             apply_changes(self._folder, changes)
+            self._stamps = changes.stamps
         except OSError as error:
-            if not self._copy_fails:
+            # Part of it may have been written: the next copy is of the whole folder.
+            self._copy_fails, self._stamps = True, {}
+            if not failed_before:
                 self._say(
                     f"warning: the copy of the run in {self._folder} cannot be written: {error.strerror}; the run goes "
                     f"on, and the copy is tried again every {_COPY_SECONDS:.0f} seconds"
                 )
-            self._copy_fails = True
-            # Part of it may have been written: the next copy is of the whole folder.
-            self._stamps = {}
-            return
-        if self._copy_fails:
+        if failed_before and not self._copy_fails:
             self._say(f"the copy of the run in {self._folder} is up to date again")
-        self._copy_fails = False
-        self._stamps = changes.stamps
 
     def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start."""

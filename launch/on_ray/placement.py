@@ -21,7 +21,7 @@ from shared.errors import setting_error
 
 # On nodes of this size and above a core is left to Ray's own processes.
 LARGE_NODE_CORES = 8
-# Fewer actors on the learner's machine do not fill it with their gradients, and sums take a process of their own.
+# Fewer actors on the learner's machine do not fill it with gradients, and sums take a process of their own.
 _FEWEST_ON_ONE_MACHINE = 16
 
 

@@ -21,9 +21,10 @@ against 0.01 ms with shared memory, and that process limits the number of actors
 
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +116,7 @@ class LocalTransport:
         connection: "LocalConnection",
         snapshot: WeightSnapshot,
         target: WeightSnapshot | None,
-        share: EvaluationShare | None = None,
+        share: EvaluationShare | None,
     ) -> None:
         """Send a call to an actor that has accepted `connection`, and has no call in flight."""
         in_use = {vector for vectors in self._read.values() for vector in vectors}
@@ -148,27 +149,27 @@ class LocalTransport:
         self._read.pop(connection, None)
         connection.close()
 
-    def close(self) -> None:
-        """Close the files of the weights. Connections are closed by `disconnect`."""
-        self._weights.vectors.close()
-        self._targets.vectors.close()
-
 
 class _SharedSnapshots:
-    """The newest snapshot in shared memory. A version that no call needs is not written: that would cost a copy."""
+    """The newest snapshot in shared memory. A version that no call needs is not written: that would cost a copy.
+
+    It has as many vectors as are in use at the same time.
+    """
 
     def __init__(self) -> None:
-        self.vectors = VectorPool()
-        self._snapshot: WeightSnapshot | None = None
+        self._vectors: list[SharedVector] = []
+        self._newest: WeightSnapshot | None = None
         self._shared: tuple[Weights, SharedVector]
 
     def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[Weights, SharedVector]":
         """The snapshot, which must not change, written to a vector that is not in use."""
-        if snapshot is not self._snapshot:
-            vector = self.vectors.free(snapshot.parameters.size, in_use)
+        if snapshot is not self._newest:
+            vector = next((vector for vector in self._vectors if vector not in in_use), None)
+            if vector is None:
+                vector = SharedVector(snapshot.parameters.size)
+                self._vectors.append(vector)
             vector.values[...] = snapshot.parameters
-            weights = Weights(snapshot.version, vector.address, *snapshot[2:])
-            self._snapshot, self._shared = snapshot, (weights, vector)
+            self._newest, self._shared = snapshot, (Weights(snapshot.version, vector.address, *snapshot[2:]), vector)
         return self._shared
 
 
@@ -187,30 +188,19 @@ class LocalConnection:
     """
 
     def __init__(self) -> None:
-        self._far_reads, writes = os.pipe()
-        try:
-            reads, self._far_writes = os.pipe()
-        except OSError:
-            os.close(self._far_reads)
-            os.close(writes)
-            raise
-        self.near = Channel(reads, writes)
-        self.address = ChannelAddress(machine_id(), os.getpid(), self._far_reads, self._far_writes)
+        far_incoming, outgoing = Pipe(duplex=False)
+        incoming, far_outgoing = Pipe(duplex=False)
+        self.near, self._far = Channel(incoming, outgoing), Channel(far_incoming, far_outgoing)
+        self.address = ChannelAddress(machine_id(), os.getpid(), far_incoming.fileno(), far_outgoing.fileno())
         self.reply_in: SharedVector | None = None
-        self._far_open = True
 
     def accepted(self) -> None:
         """Close the far end here. The actor's process has it now, so that it closes when that process ends."""
-        if self._far_open:
-            self._far_open = False
-            os.close(self._far_reads)
-            os.close(self._far_writes)
+        self._far.close()
 
     def close(self) -> None:
-        self.accepted()
+        self._far.close()
         self.near.close()
-        if self.reply_in is not None:
-            self.reply_in.close()
 
 
 def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[LocalConnection]:
@@ -220,7 +210,7 @@ def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[L
 
 
 class LocalEndpoint:
-    """The actor's side: the far end of a channel and the vectors that its requests name."""
+    """The actor's side: the far end of a channel, and the vectors that its requests name."""
 
     def __init__(self, channel: "Channel") -> None:
         self._channel = channel
@@ -258,8 +248,8 @@ class LocalEndpoint:
 class Channel:
     """One end of a pair of pipes, for pickled messages."""
 
-    def __init__(self, reads: int, writes: int) -> None:
-        self._incoming, self._outgoing = Connection(reads, writable=False), Connection(writes, readable=False)
+    def __init__(self, incoming: Connection, outgoing: Connection) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
 
     def send(self, message: Any) -> None:
         """Send a message. It is lost if the other end is closed; `receive` raises then."""
@@ -291,12 +281,10 @@ def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
     reads = _open_file(address.machine, address.pid, address.reads, "pipe:", os.O_RDONLY)
     writes = _open_file(address.machine, address.pid, address.writes, "pipe:", os.O_WRONLY)
-    if reads is not None and writes is not None:
-        return Channel(reads, writes)
-    for end in (reads, writes):
-        if end is not None:
-            os.close(end)
-    return None
+    # A connection is closed when nothing refers to it any more.
+    incoming = None if reads is None else Connection(reads, writable=False)
+    outgoing = None if writes is None else Connection(writes, readable=False)
+    return None if incoming is None or outgoing is None else Channel(incoming, outgoing)
 
 
 def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags: int) -> int | None:
@@ -310,42 +298,17 @@ def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags:
 
 
 class SharedVector:
-    """A vector float32 of `size` in shared memory. Messages decide which process may write it at which moment."""
+    """A vector float32 of `size` in shared memory. Messages decide which process may write it at which moment.
+
+    Its file is closed with this object. The memory stays as long as a process maps it.
+    """
 
     def __init__(self, size: int) -> None:
-        self._descriptor = os.memfd_create(_MEMORY_NAME)
-        try:
-            os.ftruncate(self._descriptor, size * _ELEMENT_BYTES)
-            self.values: Float32Array = _map(self._descriptor, size)
-        except OSError:
-            os.close(self._descriptor)
-            raise
-        self.address = VectorAddress(machine_id(), os.getpid(), self._descriptor, size)
-
-    def close(self) -> None:
-        """Close the file. The memory stays as long as a process maps it."""
-        os.close(self._descriptor)
-
-
-class VectorPool:
-    """Shared vectors of one size, as many as are in use at the same time."""
-
-    def __init__(self) -> None:
-        self._vectors: list[SharedVector] = []
-
-    def free(self, size: int, in_use: Set[SharedVector]) -> SharedVector:
-        """A vector of `size` elements that is not in use, new if necessary."""
-        for vector in self._vectors:
-            if vector not in in_use:
-                return vector
-        self._vectors.append(SharedVector(size))
-        return self._vectors[-1]
-
-    def close(self) -> None:
-        """Close the files of all vectors. Their memory stays as long as a process maps it."""
-        for vector in self._vectors:
-            vector.close()
-        self._vectors = []
+        descriptor = os.memfd_create(_MEMORY_NAME)
+        weakref.finalize(self, os.close, descriptor)
+        os.ftruncate(descriptor, size * _ELEMENT_BYTES)
+        self.values: Float32Array = _map(descriptor, size)
+        self.address = VectorAddress(machine_id(), os.getpid(), descriptor, size)
 
 
 def attach(address: VectorAddress) -> Float32Array | None:
@@ -356,8 +319,6 @@ def attach(address: VectorAddress) -> Float32Array | None:
         return None
     try:
         return _map(descriptor, address.size)
-    except (OSError, ValueError):
-        return None
     finally:
         os.close(descriptor)
 

@@ -199,9 +199,8 @@ def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, cap
 _COMPUTES = {
     "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(CONFIG, None, 0)",
     "learner": """
-from types import SimpleNamespace
-from launch.on_ray.learner_process import LearnerProcess
-LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None, resume=True, placement=None))
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart
+LearnerProcess(LearnerStart(CONFIG, None, None, None, True, 0.0)).run()
 """,
     "inline": "from launch.cli import main; main(['train', PRESET, '--executor', 'inline'])",
     "export": "from launch.cli import main; main(['export', f'zoo:{PRESET}'])",

@@ -19,6 +19,7 @@ from launch.cli import main
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts, StopRequest, blocked
 from launch.on_ray import cluster, learner_process
+from launch.on_ray.learner_process import LearnerStart
 from launch.on_ray.placement import Node
 from launch.run.events import (
     Episodes,
@@ -86,25 +87,6 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     assert RunFolder(run).read_settings().total_frames == 900
 
 
-def test_a_resume_warns_of_more_actors_than_it_has_environments_for(tmp_path: Path) -> None:
-    """A resumed run keeps its shares of the environments."""
-    said: list[str] = []
-    config = with_settings(quick(total_frames=200), {"actor.total_environments": 4})
-    train(config, tmp_path / "run", lambda _: None)
-    environments = RunFolder(tmp_path / "run").read_settings().actor.environments
-    assert environments > 1
-
-    def listen(event: Event) -> bool:
-        said.extend([event.text] if isinstance(event, Message) else [])
-        return not isinstance(event, Row)
-
-    longer = with_settings(RunFolder(tmp_path / "run").read_settings(), {"actors": 5, "total_frames": 100_000})
-    train(longer, tmp_path / "run", listen, resume=True)
-    assert [
-        line for line in said if line.startswith(f"warning: 5 actors have {5 * environments} environments in place")
-    ]
-
-
 @pytest.mark.parametrize("text", ["importing TensorFlow", "building networks and environments"])
 @pytest.mark.parametrize("error", [RuntimeError("no terminal"), KeyboardInterrupt()])
 def test_a_listeners_error_before_training_is_raised(error: BaseException, text: str, tmp_path: Path) -> None:
@@ -139,8 +121,8 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
     nodes = [Node("a", "10.0.0.1", 64, 2**38, head=True), Node("b", "10.0.0.2", 2, 2**38)]
     trained: list[RunConfig] = []
 
-    def run_learners(config: RunConfig, *_: Any, **__: Any) -> dict[str, Any]:
-        trained.append(config)
+    def run_learners(start: LearnerStart, *_: Any) -> dict[str, Any]:
+        trained.append(start.config)
         return {"status": "frames_reached"}
 
     monkeypatch.setattr(cluster, "check_nodes", lambda: None)

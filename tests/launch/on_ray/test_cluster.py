@@ -258,66 +258,47 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
 WORKER = replace(WORKERS[0], id="w")
 
 
-class Cluster:
-    """What Ray lists and which nodes answer, at a time that the test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.listed, self.answering, self.now = [HEAD, WORKER], {"h", "w"}, 100.0
-        self.asked: list[str] = []
-        monkeypatch.setattr(cluster, "cluster_nodes", lambda: list(self.listed))
-        monkeypatch.setattr(cluster, "_responds", self._responds)
-        monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.view = cluster.ClusterSlots(RunConfig(), HEAD)
-
-    def _responds(self, node: Node) -> bool:
-        self.asked.append(node.id)
-        return node.id in self.answering
-
-
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    return Cluster(monkeypatch)
+def nodes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What Ray lists, which nodes answer, those that were asked, and the slots by them at a time that the test sets."""
+    world = SimpleNamespace(listed=[HEAD, WORKER], answering={"h", "w"}, now=100.0, asked=[])
+
+    def responds(node: Node) -> bool:
+        world.asked.append(node.id)
+        return node.id in world.answering
+
+    monkeypatch.setattr(cluster, "cluster_nodes", lambda: list(world.listed))
+    monkeypatch.setattr(cluster, "_responds", responds)
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: world.now))
+    world.slots = cluster.ClusterSlots(RunConfig(), HEAD)
+    return world
 
 
-def test_a_node_that_answers_is_not_lost_until_ray_lists_it_no_more(nodes: Cluster) -> None:
-    assert not nodes.view.has_lost("w")
-    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
+def test_a_node_that_answers_is_not_lost_until_ray_lists_it_no_more(nodes: SimpleNamespace) -> None:
+    assert not nodes.slots.has_lost("w")
+    assert nodes.slots.slots_by_node() == {"h": 2, "w": 4}
     nodes.listed = [HEAD]
-    assert nodes.view.has_lost("w")
-    assert nodes.view.slots_by_node() == {"h": 2}
+    assert nodes.slots.has_lost("w")
+    assert nodes.slots.slots_by_node() == {"h": 2}
     assert nodes.asked == ["w"]
 
 
-def test_a_node_that_does_not_answer_is_lost_though_ray_lists_it(nodes: Cluster) -> None:
+def test_a_silent_node_is_lost_tried_again_and_taken_back(nodes: SimpleNamespace) -> None:
     nodes.answering = {"h"}
-    assert nodes.view.has_lost("w")
     # Its other actors need not ask again.
-    assert nodes.view.has_lost("w")
-    assert nodes.asked == ["w"]
+    assert [nodes.slots.has_lost(name) for name in ("w", "w", "h")] == [True, True, False]
     # Also in what was looked up just before, and in what is looked up next.
-    assert nodes.view.slots_by_node() == {"h": 2}
-    nodes.now += 3.0
-    assert nodes.view.slots_by_node() == {"h": 2}
-    assert not nodes.view.has_lost("h")
-
-
-def test_a_silent_node_is_tried_again_and_taken_back(nodes: Cluster) -> None:
-    nodes.answering = {"h"}
-    nodes.view.has_lost("w")
-    nodes.asked.clear()
-    for now in (103.0, 106.0, 109.0):
+    for now in (100.0, 103.0, 106.0, 109.0):
         nodes.now = now
-        assert nodes.view.slots_by_node() == {"h": 2}
-    assert nodes.asked == [], "a node that is gone would cost each look a second"
+        assert nodes.slots.slots_by_node() == {"h": 2}
+    assert nodes.asked == ["w", "h"], "a node that is gone would cost each look a second"
     nodes.now = 111.0
-    assert nodes.view.slots_by_node() == {"h": 2}
-    assert nodes.asked == ["w"]
+    assert nodes.slots.slots_by_node() == {"h": 2}
     nodes.answering, nodes.now = {"h", "w"}, 115.0
-    assert nodes.view.slots_by_node() == {"h": 2}
-    nodes.now = 122.0
-    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
-    # It is as good as any other again.
-    nodes.now = 125.0
-    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
-    assert nodes.asked == ["w", "w"]
-    assert not nodes.view.has_lost("w")
+    assert nodes.slots.slots_by_node() == {"h": 2}
+    # Then it is as good as any other again.
+    for now in (122.0, 125.0):
+        nodes.now = now
+        assert nodes.slots.slots_by_node() == {"h": 2, "w": 4}
+    assert nodes.asked == ["w", "h", "w", "w"]
+    assert not nodes.slots.has_lost("w")

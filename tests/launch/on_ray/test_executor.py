@@ -128,7 +128,7 @@ class Stalls:
 
 
 class StallingProcess(ActorProcess):
-    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
+    def make_actor(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
         return Stalls()
 
 

@@ -16,7 +16,6 @@ from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, place_here
 from launch.run.events import Progress, View
-from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -85,11 +84,13 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
-Run = Callable[..., tuple[Any, list[LearnerStart]]]
-
-
 @pytest.fixture
-def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:  # noqa: ARG001
+def run(
+    cartpole: RunConfig,
+    fake_ray: FakeRay,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., tuple[Any, list[LearnerStart]]]:
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
@@ -113,17 +114,16 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pyt
             stop.requested |= message.startswith("waiting for nodes")
 
         monkeypatch.setattr(learner_process, "start_learner", start)
-        arguments = (cartpole, environment_spec(cartpole.environment), RunFolder(tmp_path), placement)
-        more: dict[str, Any] = {"resume": False, "started": 0.0, "watch": watch, "say": say, "stop": stop}
+        first = LearnerStart(cartpole, environment_spec(cartpole.environment), tmp_path, placement, False, 0.0)
         try:
-            return learner_process.run_learners(*arguments, **more), starts
+            return learner_process.run_learners(first, watch, say, stop), starts
         except (ConfigurationError, ray.exceptions.RayError) as error:
             return error, starts
 
     return run_learners
 
 
-def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Run, fake_ray: FakeRay, tmp_path: Path) -> None:
+def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_ray: FakeRay, tmp_path: Path) -> None:
     # Without a checkpoint the next one begins anew.
     _, starts = run((0, DIED), (0, SUMMARY))
     assert [start.resume for start in starts] == [False, False]
@@ -151,7 +151,7 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Run, fake_ray: 
     ],
 )
 def test_a_learner_without_a_successor_is_an_error(
-    learners: list[tuple[int, Any]], interrupt: bool, error: type[Exception], run: Run
+    learners: list[tuple[int, Any]], interrupt: bool, error: type[Exception], run: Callable
 ) -> None:
     result, starts = run(*learners, interrupt=interrupt)
     assert isinstance(result, error)
@@ -159,7 +159,7 @@ def test_a_learner_without_a_successor_is_an_error(
     assert len(starts) == len(learners)
 
 
-def test_a_run_that_waits_for_nodes_can_be_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     with pytest.raises(KeyboardInterrupt):
         run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}))
@@ -182,11 +182,11 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
     monkeypatch.setattr("launch.run.session.TrainingSession", session)
     spec = environment_spec(cartpole.environment)
-    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, death=None, sent=None, started=0.0))
-    assert ended == ["actors"]
-    for call in (learner.run, learner.view, learner.interrupt):
+    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, 0.0))
+    for call in (learner.run, lambda: learner.view(False, {}), learner.interrupt):
         with pytest.raises(OSError, match="the event trace"):
             call()
+    assert ended == ["actors"]
 
 
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path: Path) -> None:
