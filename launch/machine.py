@@ -191,13 +191,10 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
         return _gpu_budget(config)
     cores, places = usable_cores(), actors_in(machine_bytes(), learner=True)
     least, most = config.actor_range
-    if isinstance(config.actors, int):
-        actors = config.actors
-    elif config.executor == "inline" and config.actors == "auto":
+    actors = min(automatic_actors(cores), max(places, 1))
+    if config.executor == "inline" and config.actors == "auto":
         actors = 1
-    else:
-        actors = min(automatic_actors(cores), max(places, 1))
-        actors = max(least, actors if most is None else min(most, actors))
+    actors = max(least, actors if most is None else min(most, actors))
     # Inline actors share the networks and graphs of one process, which are most of an actor's memory.
     if actors > places and config.executor == "ray":
         raise setting_error(

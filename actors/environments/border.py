@@ -134,14 +134,12 @@ class Border(gymnasium.Wrapper):
             LOGGER.warning("%s: close() raised %s%s", self._name, typed_line(error), place(error))
 
     def _with_mask(self, method: str, observation: Any, info: Any, terminated: bool = False) -> tuple[Any, Any]:
-        """The observation without its mask, and the mask: of a Dict observation, else of info.
+        """The observation, and the mask: a part of a Dict observation, which its space has no more, else of info.
 
         After a terminated step no action is chosen: the mask may be missing or allow nothing, and allows all. A
         truncated step needs one, because values of its observation are bootstrapped.
         """
         given = (observation if self._mask_in_observation else info).get(self._mask_key)
-        if self._mask_in_observation:
-            del observation[self._mask_key]
         if given is None and terminated:
             return observation, np.ones(self._actions.size, np.int8)
         if given is None:

@@ -20,12 +20,15 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
     """A function that returns an observation of `space`, or of a batched space, in its dtypes and shapes.
 
     Raises a ValueError for an observation that cannot be converted without loss. Bounds of choices and of MultiBinary
-    are checked; bounds of a Box are not, because many environments exceed them slightly. Unread text is replaced.
+    are checked; bounds of a Box are not, because many environments exceed them slightly. Text, which networks do not
+    read, is replaced, and may be missing in a dictionary.
     """
     match space:
         case Dict():
             checks = {key: observation_check(inner, f"{part}'s {key!r}") for key, inner in space.spaces.items()}
-            return _dict_check(checks, part)
+            return _dict_check(
+                checks, {key for key, inner in space.spaces.items() if not isinstance(inner, Text)}, part
+            )
         case Tuple():
             return _tuple_check([observation_check(s, f"{part}'s part {i}") for i, s in enumerate(space.spaces)], part)
         case Box():
@@ -43,12 +46,12 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
     return lambda observation: observation
 
 
-def _dict_check(checks: dict[Any, _Check], part: str) -> _Check:
+def _dict_check(checks: dict[Any, _Check], needed: set[Any], part: str) -> _Check:
     def check(observation: Any) -> dict[Any, Any]:
-        if not isinstance(observation, Mapping) or not checks.keys() <= observation.keys():
-            names = ", ".join(map(repr, checks))
+        if not isinstance(observation, Mapping) or not needed <= observation.keys():
+            names = ", ".join(repr(key) for key in checks if key in needed)
             raise ValueError(f"{part} is {described(observation)}, where a dictionary with {names} is expected")
-        return {key: inner(observation[key]) for key, inner in checks.items()}
+        return {key: inner(observation.get(key)) for key, inner in checks.items()}
 
     return check
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Text, Tuple
+from gymnasium.spaces import Box, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
@@ -156,7 +156,7 @@ class EnvironmentSide:
         self.adapter = adapter_of(config)
         vector = self.adapter.make_vector(1)
         space = vector.single_observation_space
-        self._space = _without_text(space.spaces[0] if spec.masked and isinstance(space, Tuple) else space)
+        self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
         vector.close()
         self._frames = self.adapter.frames()
 
@@ -201,7 +201,7 @@ class EnvironmentSide:
         return image in (shape, shape[1:]) and stack not in (shape, shape[1:])
 
     def _stacked(self, frames: Frames, observation: Any, stacks: State | None) -> Batch:
-        items, one = self._items(_without_text(frames.space), observation)
+        items, one = self._items(frames.space, observation)
         rows: Any = stacks[0] if stacks else [None] * len(items)
         if len(rows) != len(items):
             raise ValueError(f"a state of {len(rows)} for {len(items)} observations")
@@ -230,7 +230,9 @@ class EnvironmentSide:
         def count(part: Any, inner: gymnasium.Space) -> Any:
             if is_stack(inner):
                 part = _with_stack(np.asarray(part), inner.shape or ())
-            counts.add(len(part) if np.ndim(part) > len(inner.shape or ()) else -1)
+            # Text has no shape, and is not read.
+            if inner.shape is not None:
+                counts.add(len(part) if np.ndim(part) > len(inner.shape) else -1)
             return part
 
         observation = with_parts(space, observation, count)
@@ -255,15 +257,8 @@ def _leaves(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tu
     return [leaf for key, part in inner.items() for leaf in _leaves(part, (*path, key))] if inner else [(path, space)]
 
 
-def _without_text(space: gymnasium.Space) -> gymnasium.Space:
-    """`space` without the text in dictionaries, which an observation need not have."""
-    if isinstance(space, Dict):
-        return Dict({key: _without_text(part) for key, part in space.spaces.items() if not isinstance(part, Text)})
-    return Tuple(tuple(map(_without_text, space.spaces))) if isinstance(space, Tuple) else space
-
-
 def _item(space: gymnasium.Space, batch: Any, i: int) -> Any:
-    return with_parts(space, batch, lambda part, _: part[i])
+    return with_parts(space, batch, lambda part, inner: part if inner.shape is None else part[i])
 
 
 def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -102,18 +102,14 @@ def test_the_example_trains_resumes_and_is_evaluated(
     )
     try:
         assert main([*line.split(), "mask", "--total-frames", "400", "--run-dir", "no"]) == 2
-        assert "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'" in (
-            capsys.readouterr().err
-        )
+        problem = "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'"
+        assert problem in capsys.readouterr().err
         assert main([*line.split(), "action_mask", "--total-frames", "400", "--run-dir", "run"]) == 0
         assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "800"]) == 0
         assert json.loads((working_folder / "run" / "summary.json").read_text())["frames"] >= 800
         for policy in ("greedy", "sampled"):
-            assert (
-                main(f"evaluate run --episodes 8 --policy {policy} --trust-imports --json {policy}.json".split()) == 0
-            )
-        protocol = json.loads((working_folder / "greedy.json").read_text())["protocol"]
-        assert protocol["action_mask"] == "action_mask"
+            assert main(f"evaluate run --episodes 8 --policy {policy} --trust-imports --json result".split()) == 0
+        assert json.loads((working_folder / "result").read_text())["protocol"]["action_mask"] == "action_mask"
         assert -2 < sys.modules["job_picking"].play("run") < 0
     finally:
         sys.modules.pop("job_picking", None)

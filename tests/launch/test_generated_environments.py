@@ -5,7 +5,6 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import numpy as np
 import pytest
 from accounts import account_of, check_finite
 from changed_settings import another
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from sessions import at_once
 
 from launch.run.events import Message
 from launch.run.folder import RunFolder
@@ -31,14 +30,11 @@ from shared.errors import ConfigurationError
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """An observation whose arrays and numbers are changed."""
-    match value:
-        case dict():
-            return {key: _mapped(change, part) for key, part in value.items()}
-        case tuple():
-            return tuple(_mapped(change, part) for part in value)
-        case np.ndarray() | np.generic():
-            return change(value)
-    return value
+    if isinstance(value, dict):
+        return {key: _mapped(change, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_mapped(change, part) for part in value)
+    return change(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 @dataclass(frozen=True)
@@ -80,9 +76,9 @@ faults = st.builds(
 
 @dataclass
 class Plan:
-    """One environment, and the settings of its run. `made` are the copies; `failed` is set by a refused fault.
+    """One environment, and the settings of its run, of which a resume changes one.
 
-    What comes after the run: "at once", which is two runs in one folder, or the setting that a resume changes.
+    `made` are the copies; `failed` is set by a refused fault.
     """
 
     observations: gymnasium.Space
@@ -93,7 +89,7 @@ class Plan:
     seen: str
     longest: int
     settings: dict[str, Any]
-    then: str | None = None
+    changed: str | None = None
     made: list["Generated"] = field(default_factory=list, repr=False)
     failed: bool = False
 
@@ -234,7 +230,7 @@ def plans(draw: st.DrawFn) -> Plan:
         seen=draw(st.sampled_from(["arrays", "lists", "edges"])),
         longest=draw(st.sampled_from([1, 2, 9, 300])),
         settings=draw(run_settings(images=images, one_choice=isinstance(actions, Discrete))),
-        then=draw(st.one_of(st.none(), st.just("at once"), *[st.sampled_from(_CHANGED)] * 3)),
+        changed=draw(st.one_of(st.none(), *[st.sampled_from(_CHANGED)] * 3)),
     )
 
 
@@ -274,26 +270,21 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     skip, line = plan.settings["environment.frame_skip"], ""
     more = {"environment.id": "Generated-v0", "executor": "inline", "log_every_seconds": 0.05}
     config = with_settings(RunConfig(), plan.settings | more | {"total_frames": agent_steps * skip})
-    gymnasium.register("Generated-v0", lambda: Generated(plan))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(gymnasium.registry, "Generated-v0", EnvSpec("Generated-v0", lambda: Generated(plan)))
         run = Path(folder) / "run"
         try:
-            try:
-                train(config, run, lambda _: None)
-            except (ConfigurationError, TrainingFailedError) as error:
-                line = str(error)
-            check_outcome(plan, line)
-            if line.startswith("--"):
-                assert not run.exists()
-                return
-            check_account(plan, line, account_of(run), agent_steps)
-            check_finite(run)
-            if plan.then == "at once" and not line and plan.fault is None:
-                check_at_once(config, run)
-            elif plan.then not in (None, "at once") and not line:
-                check_resume(plan, plan.then, run)
-        finally:
-            gymnasium.registry.pop("Generated-v0")
+            train(config, run, lambda _: None)
+        except (ConfigurationError, TrainingFailedError) as error:
+            line = str(error)
+        check_outcome(plan, line)
+        if line.startswith("--"):
+            assert not run.exists()
+            return
+        check_account(plan, line, account_of(run), agent_steps)
+        check_finite(run)
+        if plan.changed is not None and not line:
+            check_resume(plan, plan.changed, run)
 
 
 def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: int) -> None:
@@ -308,16 +299,6 @@ def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: i
     unreported = most if line and plan.settings["actor.fresh_gradients"] else 0
     assert 0 <= episodes - summary["episodes"] <= unreported
     assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else unreported)
-
-
-def check_at_once(config: RunConfig, run: Path) -> None:
-    """One of two runs that begin in one folder at once is refused."""
-    folder = run.with_name("twice")
-    ended = at_once(*(partial(train, replace(config, seed=seed), folder, lambda _: None) for seed in (1, 2)))
-    (refused,) = (str(end) for end in ended if isinstance(end, ConfigurationError))
-    assert refused.startswith(("--run-dir ", "folder "))
-    assert RunFolder(folder).read_settings().seed in (1, 2)
-    account_of(folder)
 
 
 def check_resume(plan: Plan, name: str, run: Path) -> None:
