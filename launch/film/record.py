@@ -1,5 +1,6 @@
 """`tributary record RUN`: whole episodes as a video, in colour, at the environment's frame rate."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -57,7 +58,7 @@ def record(arguments: RecordArguments) -> int:
 
 
 def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
-    """Write the video. Returns the values of `--json`. Raises as `record`."""
+    """Write the video. Returns the values of `--json`."""
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
@@ -67,10 +68,9 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
     print_line(console, f"playing {made['environment']} with {performance.source}")
     returns: list[float] = []
-    interrupted = False
     writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)
     try:
-        with writer:
+        with closing(performance), writer:
             for episode in range(arguments.episodes):
                 for step in performance.episode(episode):
                     caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
@@ -79,14 +79,18 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
                 returns.append(step.episode_return)
                 console.print(f"episode {episode + 1}: return {returns[-1]:g}", highlight=False)
     except KeyboardInterrupt:
-        interrupted = True
         console.print(f"interrupted: {len(returns)} whole episodes are in the video, and part of the next")
-    finally:
-        performance.close()
-    result = {**made, "returns": returns, "frames": writer.frames, "seconds": writer.seconds, "file": str(output)}
-    result |= {"interrupted": interrupted, **provenance()}
-    shown = f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second"
-    print_line(console, f"{shown}: {output}")
+    result = {
+        **made,
+        "returns": returns,
+        "frames": writer.frames,
+        "seconds": writer.frames / stage.frames_per_second,
+        "file": str(output),
+        "interrupted": len(returns) < arguments.episodes,
+        **provenance(),
+    }
+    length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {stage.frames_per_second} a second"
+    print_line(console, f"{length}: {output}")
     write_json(arguments.json, result)
     return result
 
@@ -102,30 +106,21 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, frames_per_second: int, comment: str, enlarge: int = 1) -> None:
-        self._path, self._enlarge, self._comment = path, enlarge, comment
-        self._part = unfinished(path)
-        self._gif = path.suffix == ".gif"
+        self._path, self._part, self._comment, self._enlarge = path, unfinished(path), comment, enlarge
         self._frames_per_second = frames_per_second
-        self._keep_every = max(1, round(frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1
+        self._write, self._every = self._encode, 1
+        if path.suffix == ".gif":
+            self._write, self._every = self._append, max(1, round(frames_per_second / _GIF_FRAMES_PER_SECOND))
         self._open_gif: BinaryIO | None = None
         self._last: Image.Image | None = None
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
         self.frames = 0
 
-    @property
-    def seconds(self) -> float:
-        """Length of the video so far."""
-        return self.frames / self._frames_per_second
-
     def add(self, frame: Frame, caption: str | None = None) -> None:
         """Append a frame uint8 [height, width, 3], with a line of text below it."""
-        if self.frames % self._keep_every == 0:
-            picture = _picture(frame, self._enlarge, caption)
-            if self._gif:
-                self._append(picture)
-            else:
-                self._encode(picture)
+        if self.frames % self._every == 0:
+            self._write(_picture(frame, self._enlarge, caption))
         self.frames += 1
 
     def __enter__(self) -> "VideoWriter":
@@ -136,8 +131,8 @@ class VideoWriter:
         if self._open_gif is not None:
             self._open_gif.write(b";")
             self._open_gif.close()
-        if self._container is not None:
-            if whole and self._stream is not None:
+        if self._container is not None and self._stream is not None:
+            if whole:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
         if whole:
@@ -150,23 +145,23 @@ class VideoWriter:
         from PIL.GifImagePlugin import getdata, getheader
 
         indexed = picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
-        if self._open_gif is None or self._last is None:
+        box = (0, 0, *picture.size)
+        if self._open_gif is None:
             self._open_gif = self._part.open("wb")
             parts, _ = getheader(indexed.copy(), None, {"loop": 0, "comment": self._comment.encode()})
             self._open_gif.write(b"".join(parts))
-            box = (0, 0, *picture.size)
-        else:
+        if self._last is not None:
             # A picture without a change has its time, too.
             box = ImageChops.difference(picture, self._last).getbbox() or (0, 0, 1, 1)
-        milliseconds = round(1000 * self._keep_every / self._frames_per_second)
+        milliseconds = round(1000 * self._every / self._frames_per_second)
         for data in getdata(indexed.crop(box), box[:2], duration=milliseconds, include_color_table=True):
             self._open_gif.write(data)
         self._last = picture
 
     def _encode(self, picture: Image.Image) -> None:
-        if self._container is None or self._stream is None:
-            import av
+        import av
 
+        if self._container is None or self._stream is None:
             # With the index at the beginning, a page can play the video while it loads.
             options = {"movflags": "+faststart+use_metadata_tags"}
             self._container = av.open(str(self._part), "w", options=options)
@@ -175,9 +170,7 @@ class VideoWriter:
             self._stream.width, self._stream.height = picture.width, picture.height
             self._stream.pix_fmt = "yuv420p"
             self._stream.options = {"crf": "20", "preset": "veryfast"}
-        from av import VideoFrame
-
-        self._container.mux(self._stream.encode(VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
+        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
 
 
 def _picture(frame: Frame, enlarge: int, caption: str | None) -> Image.Image:

@@ -119,10 +119,8 @@ class RenderedStage:
             frames = self._environment.unwrapped.render()
         except Exception as error:
             raise self._not_shown(f"render() raised {typed_line(error)}{place(error)}") from error
-        if frames is None or frames[0] is None:
-            raise self._not_shown("it draws nothing")
         try:
-            frame = as_frame(frames[0])
+            frame = as_frame(None if frames is None else frames[0])
         except ValueError as error:
             raise self._not_shown(str(error)) from error
         # A video has one size.
@@ -139,8 +137,10 @@ def as_frame(rendered: Any) -> Frame:
     """A picture of `render` as uint8 [height, width, 3]: grey, with an opacity, or with the channels first.
 
     Raises:
-        ValueError: it is no picture, or its values are no bytes.
+        ValueError: nothing is drawn, it is no picture, or its values are no bytes.
     """
+    if rendered is None:
+        raise ValueError("it draws nothing")
     if isinstance(rendered, list | tuple) and rendered and np.ndim(rendered[-1]) >= 2:
         # A list of all pictures since the last call: the newest one.
         rendered = rendered[-1]
@@ -148,10 +148,10 @@ def as_frame(rendered: Any) -> Frame:
         picture = np.asarray(rendered)
     except ValueError:
         picture = np.empty(0)
-    if picture.ndim == 3 and picture.shape[2] not in _CHANNELS and picture.shape[0] in _CHANNELS:
-        picture = np.moveaxis(picture, 0, -1)
     if picture.ndim == 2:
         picture = picture[..., None]
+    elif picture.ndim == 3 and picture.shape[2] not in _CHANNELS:
+        picture = np.moveaxis(picture, 0, -1)
     if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
         raise ValueError(f"render() gave {described(rendered)}, where uint8 [height, width, 3] is expected")
     frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
@@ -168,22 +168,23 @@ def make_stage(config: EnvironmentConfig) -> Stage:
 
 def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode. The first step is the picture before any action."""
-
-    def value_and_preferences() -> tuple[float, Float32Array | None]:
-        preferences = policy.preferences(observations, memory)
-        return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
-
     observations, frame = stage.reset(seed)
     memory = policy.first_state(1)
-    episode_return, ended = 0.0, False
-    yield PlayedStep([frame], 0.0, *value_and_preferences(), None)
-    while not ended:
-        acted = act(observations, memory)
-        value, preferences = value_and_preferences()
+    step = PlayedStep([frame], 0.0, *_value_and_preferences(policy, observations, memory), None)
+    yield step
+    while not step.ended:
+        acted, seen = act(observations, memory), _value_and_preferences(policy, observations, memory)
         memory = acted.state
         observations, reward, ended, frames = stage.step(acted.actions)
-        episode_return += reward
-        yield PlayedStep(frames, episode_return, value, preferences, acted.actions[0], ended)
+        step = PlayedStep(frames, step.episode_return + reward, *seen, acted.actions[0], ended)
+        yield step
+
+
+def _value_and_preferences(
+    policy: "Policy", observations: npt.NDArray[np.generic], memory: "State"
+) -> tuple[float, Float32Array | None]:
+    preferences = policy.preferences(observations, memory)
+    return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
 
 
 class Performance:

@@ -8,7 +8,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, pairwise
@@ -70,27 +70,31 @@ class WatchArguments(PlayArguments):
 
 
 def watch(arguments: WatchArguments) -> int:
-    folder = RunFolder(arguments.run)
+    folder, agent = RunFolder(arguments.run), run_name(arguments.run)
     config = folder.read_settings("run")
     environment_id = config.environment.id
-    record = f"tributary record {quoted(run_name(arguments.run))}{trust_option(config)}"
+    record = f"tributary record {quoted(agent)}{trust_option(config)}"
     in_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     if not in_terminal or os.environ.get("TERM") in (None, "", "dumb"):
         raise ConfigurationError(f"watch plays in a terminal, and there is none here: {record} writes a video")
     console = Console()
-    print_line(console, f"{run_name(arguments.run)} plays {environment_id}: TensorFlow takes a few seconds to load")
+    print_line(console, f"{agent} plays {environment_id}: TensorFlow takes a few seconds to load")
     performance = Performance(folder, _EPISODES, arguments)
-    agent, stage = Path(folder.name).name, performance.stage
+    stage, returns, interrupted = performance.stage, list[float](), False
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
-    returns: list[float] = []
-    interrupted = False
     try:
         # SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does.
-        with Interrupts(), Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        with (
+            closing(performance),
+            Interrupts(),
+            Keys() as keys,
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
             player = Player(live, keys, stage.frames_per_second, stage.pixel_aspect)
             for episode in count():
                 for step in performance.episode(episode % _EPISODES):
-                    panel = Panel(agent, environment_id, episode + 1, returns, step, names, preferences_are)
+                    title = Path(folder.name).name
+                    panel = Panel(title, environment_id, episode + 1, returns, step, names, preferences_are)
                     if not all(player.show(frame, panel) for frame in step.frames):
                         break
                     if step.ended:
@@ -100,8 +104,6 @@ def watch(arguments: WatchArguments) -> int:
                     break
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        performance.close()
     episodes = "1 whole episode" if len(returns) == 1 else f"{len(returns)} whole episodes"
     whole = f"{episodes}, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {performance.source}")
@@ -325,16 +327,12 @@ def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:
     if panel.preferences_are != "probability":
         shares = preferences - np.nanmin(preferences)
         shares = np.nan_to_num(shares / max(float(np.nanmax(shares)), 1e-9))
-    taken = None if action is None else int(action)
-    return [
-        (
-            f"{'›' if i == taken else ' '}{name}",
-            "-" if np.isnan(preferences[i]) else f"{preferences[i]:.2f}",
-            float(shares[i]),
-            i == taken,
-        )
-        for i, name in enumerate(panel.action_names)
-    ]
+    lines = []
+    for i, name in enumerate(panel.action_names):
+        number = "-" if np.isnan(preferences[i]) else f"{preferences[i]:.2f}"
+        taken = action is not None and i == action
+        lines.append((f"{'›' if taken else ' '}{name}", number, float(shares[i]), bool(taken)))
+    return lines
 
 
 def fit(frame_width: float, frame_height: float, rows: int, columns: int) -> tuple[int, int]:
