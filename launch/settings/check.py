@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
@@ -18,9 +18,9 @@ from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_for_actors, prepare_tensorflow
 from shared.config import RunConfig
-from shared.config.checks import For, declared
+from shared.config.checks import For, Rule, declared, first_refusal
 from shared.config.training import VECTORS
-from shared.errors import ConfigurationError, alternatives, place, setting_error, typed_line
+from shared.errors import alternatives, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import linear_anneal, scheduled
 
@@ -107,38 +107,56 @@ _MOST_ROLLOUT_BYTES = 4 * 2**30
 
 def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method can take what the environment gives."""
-    network = config.network
     config.check_names()
     check_schedule(config.optimizer.schedule)
-    if spec.images != NETWORKS[network.name].images:
-        wanted = alternatives(name for name, entry in NETWORKS.items() if entry.images == spec.images)
-        raise setting_error(
-            "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
-        )
-    if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
-        kind = "continuous actions" if spec.actions.continuous else "several actions at once"
-        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
-        raise setting_error(
-            "method.name", config.method.name, f"{config.environment.id} has {kind}; use {' or '.join(able)}"
-        )
-    if spec.masked and not METHODS[config.method.name].masks:
-        raise setting_error(
-            "environment.action_mask",
-            config.environment.action_mask,
-            f"method {config.method.name} supports no masks: its class names no action_head",
-        )
-    _check_scaling(config, spec)
-    least = NETWORKS[network.name].least_side
-    if any(min(shape[:2]) < least for shape in spec.image_shapes):
-        sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
-        problem = f"must be at least {least} for {network.name}, and its images are {sizes}"
-        raise setting_error("environment.screen_size", config.environment.screen_size, problem)
+    if (refusal := first_refusal(config, _rules_of_environment(config, spec))) is not None:
+        raise refusal
+
+
+def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterator[Rule]:
+    name, network, method = config.environment.id, NETWORKS[config.network.name], METHODS[config.method.name]
+    wanted = alternatives(name for name, entry in NETWORKS.items() if entry.images == spec.images)
+    yield "network.name", spec.images != network.images, f"{name} gives {_observations(spec)}; use {wanted}"
+    kind = "continuous actions" if spec.actions.continuous else "several actions at once"
+    able = " or ".join(name for name, entry in METHODS.items() if entry.continuous_actions)
+    unable = bool(spec.actions.shape) and not method.continuous_actions
+    yield "method.name", unable, f"{name} has {kind}; use {able}"
+    masks = f"method {config.method.name} supports no masks: its class names no action_head"
+    yield "environment.action_mask", spec.masked and not method.masks, masks
+    scaling = config.network.observation_scaling
+    # Numbers beside images have an mlp of their own.
+    mlp = config.network.name == "mlp" or (spec.parts is not None and bool(spec.parts.numbers))
+    images = "; images have --network.centre-observations" if spec.images else ""
+    yield (
+        "network.observation_scaling", scaling != "none" and not mlp,
+        f"is for mlp, and {config.network.name} is none{images}",
+    )  # fmt: skip
+    unbounded = _unbounded(spec) if scaling == "bounds" else []
+    yield (
+        "network.observation_scaling", bool(unbounded),
+        f"{name} has no finite bounds in observation {unbounded}; use running",
+    )  # fmt: skip
+    sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
+    yield (
+        "environment.screen_size", any(min(shape[:2]) < network.least_side for shape in spec.image_shapes),
+        f"must be at least {network.least_side} for {config.network.name}, and its images are {sizes}",
+    )  # fmt: skip
     steps = (config.actor.total_environments or config.actor.environments) * (config.actor.unroll_length + 1)
     size = steps * math.prod(spec.row_shape) * np.dtype(spec.observation_dtype).itemsize
-    if size > _MOST_ROLLOUT_BYTES:
-        way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
-        problem = f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}"
-        raise setting_error("environment.id", config.environment.id, problem)
+    way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
+    yield (
+        "environment.id", size > _MOST_ROLLOUT_BYTES,
+        f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}",
+    )  # fmt: skip
+
+
+def _unbounded(spec: "EnvironmentSpec") -> list[int]:
+    """The indices of observations without finite bounds."""
+    from actors.environments.spaces import is_bound
+
+    assert spec.observation_bounds is not None
+    low, high = np.array(spec.observation_bounds)
+    return np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
 
 
 def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[RunConfig, str | None]:
@@ -153,7 +171,7 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, missing = _why_not_on_a_gpu(config), ""
+    refused, missing = first_refusal(config, _rules_of_gpu_actors(config)), ""
     if gpus - (config.learner.device == "gpu") < 1:
         missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu":
@@ -170,55 +188,23 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
     return replace(config, actor=replace(config.actor, device=chosen)), line
 
 
-def _why_not_on_a_gpu(config: RunConfig) -> ConfigurationError | None:
-    """The setting that GPU actors do not carry."""
-    on_gpu = "with --actor.device gpu"
-    for setting, value, refused, problem in (
-        (
-            "network.recurrent", config.network.recurrent, config.network.recurrent != "none",
-            f"has a memory, which is not carried {on_gpu}",
-        ),
-        (
-            "method.name", config.method.name, config.method.name == "sarsa",
-            f"bootstraps from an action of the next rollout, which is not carried {on_gpu}",
-        ),
-        (
-            "exploration.noise", config.exploration.noise, config.exploration.noise == "state_dependent",
-            f"is kept for the environments of one vector, which is not carried {on_gpu}",
-        ),
-        (
-            "actor.environments", config.actor.environments,
-            config.actor.total_environments is None and config.actor.environments % VECTORS > 0,
-            f"must be even {on_gpu}, whose actors play two vectors in turn",
-        ),
-    ):  # fmt: skip
-        if refused:
-            return setting_error(setting, value, problem)
-    return None
-
-
-def _check_scaling(config: RunConfig, spec: "EnvironmentSpec") -> None:
-    scaling = config.network.observation_scaling
-    if scaling == "none":
-        return
-    # Numbers beside images have an mlp of their own.
-    if config.network.name != "mlp" and (spec.parts is None or not spec.parts.numbers):
-        images = "; images have --network.centre-observations" if spec.images else ""
-        raise setting_error(
-            "network.observation_scaling", scaling, f"is for mlp, and {config.network.name} is none{images}"
-        )
-    if scaling == "bounds":
-        from actors.environments.spaces import is_bound
-
-        assert spec.observation_bounds is not None
-        low, high = np.array(spec.observation_bounds)
-        unbounded = np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
-        if unbounded:
-            raise setting_error(
-                "network.observation_scaling",
-                "bounds",
-                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
-            )
+def _rules_of_gpu_actors(config: RunConfig) -> Iterator[Rule]:
+    actor, on_gpu = config.actor, "with --actor.device gpu"
+    yield (
+        "network.recurrent", config.network.recurrent != "none", f"has a memory, which is not carried {on_gpu}",
+    )  # fmt: skip
+    yield (
+        "method.name", config.method.name == "sarsa",
+        f"bootstraps from an action of the next rollout, which is not carried {on_gpu}",
+    )  # fmt: skip
+    yield (
+        "exploration.noise", config.exploration.noise == "state_dependent",
+        f"is kept for the environments of one vector, which is not carried {on_gpu}",
+    )  # fmt: skip
+    yield (
+        "actor.environments", actor.total_environments is None and actor.environments % VECTORS > 0,
+        f"must be even {on_gpu}, whose actors play two vectors in turn",
+    )  # fmt: skip
 
 
 def _observations(spec: "EnvironmentSpec") -> str:

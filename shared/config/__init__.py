@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import Range, Rule, check_ranges, first_refusal
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
 from shared.config.training import (
     ActorConfig,
@@ -100,9 +100,8 @@ class RunConfig:
         if not self.environment.modules:
             # One that is imported may have methods, networks, explorers and schedules of its own.
             self.check_names()
-        for setting, value, refused, problem in _combinations(self):
-            if refused:
-                raise setting_error(setting, value, problem)
+        if (refusal := first_refusal(self, _combinations(self))) is not None:
+            raise refusal
 
     @property
     def actor_range(self) -> tuple[int, int | None]:
@@ -146,41 +145,37 @@ class RunConfig:
                 raise setting_error(setting, name, f"no such {kind}; {known}")
 
 
-def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
-    """Settings that are refused in some combinations: each with its value, whether it is refused, and the remedy."""
-    actor, learner, method, inline = config.actor, config.learner, config.method, config.executor == "inline"
-    n_step, minibatches, sums = method.n_step, actor.minibatches, config.aggregation == "node"
-    trace, replayed = config.record_arrivals, config.replay_arrivals
-    every_frames = config.evaluation.every_frames
+def _combinations(config: RunConfig) -> Iterator[Rule]:
+    actor, inline, sums = config.actor, config.executor == "inline", config.aggregation == "node"
     least, most = config.actor_range
-    yield "actors", least, least < 1, "must be at least 1"
-    yield "actors", config.actors, most is not None and most < least, "must have its bounds in order"
+    yield "actors", least < 1, "must be at least 1"
+    yield "actors", most is not None and most < least, "must have its bounds in order"
     yield (
-        "actor.minibatches", minibatches, actor.environments * actor.unroll_length % minibatches > 0,
+        "actor.minibatches", actor.environments * actor.unroll_length % actor.minibatches > 0,
         f"does not divide the {actor.environments} x {actor.unroll_length} steps of a rollout",
     )  # fmt: skip
     yield (
-        "method.n_step", n_step, n_step is not None and n_step > actor.unroll_length,
-        f"is more than --actor.unroll-length {actor.unroll_length}",
-    )  # fmt: skip
-    yield (
-        "actor.minibatches", minibatches, config.network.recurrent != "none" and actor.environments % minibatches > 0,
+        "actor.minibatches", config.network.recurrent != "none" and actor.environments % actor.minibatches > 0,
         f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
     )  # fmt: skip
-    yield "replay_arrivals", replayed, replayed is not None and not inline, "needs --executor inline"
     yield (
-        "aggregation", "node", sums and learner.max_policy_lag is not None,
+        "method.n_step", (config.method.n_step or 1) > actor.unroll_length,
+        f"is more than --actor.unroll-length {actor.unroll_length}",
+    )  # fmt: skip
+    yield "replay_arrivals", config.replay_arrivals is not None and not inline, "needs --executor inline"
+    yield (
+        "aggregation", sums and config.learner.max_policy_lag is not None,
         "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out",
     )  # fmt: skip
     # The learner sees sums, not single reports: their order can be neither fixed nor recorded.
     yield (
-        "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
+        "aggregation", sums and (inline or config.lockstep or config.record_arrivals is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
-    yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
+    yield "learner.device", inline and config.learner.device == "gpu", "the inline executor runs on the CPU"
+    evaluated = config.stop_measure == "evaluation" and config.stop_at_return is not None
     yield (
-        "stop_measure", config.stop_measure,
-        config.stop_measure == "evaluation" and config.stop_at_return is not None and not every_frames,
+        "stop_measure", evaluated and not config.evaluation.every_frames,
         "needs evaluations: set --evaluation.every-frames above 0",
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The range of a setting, and the choice that it belongs to, written beside its type; and the one check of ranges."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -59,6 +60,18 @@ class For:
         remedy = f"for others --environment.wrappers {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
         wanted = " or ".join(map(str, self.values))
         return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
+
+
+Rule = tuple[str, bool, str]
+"""A setting, whether the rule refuses its value, and the remedy."""
+
+
+def first_refusal(config: Any, rules: Iterable[Rule]) -> ConfigurationError | None:
+    """The error of the first rule that refuses a setting of `config`."""
+    for setting, refuses, problem in rules:
+        if refuses:
+            return setting_error(setting, attrgetter(setting)(config), problem)
+    return None
 
 
 def check_ranges(config: Any) -> None:
