@@ -85,7 +85,7 @@ def _run(command: str, *rest: str) -> int | None:
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
     with blocked(signal.SIGTERM), without_collections():
         from launch.run.folder import imports_permitted
-        from launch.settings.parse import asks_for_help, parse
+        from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
             known = [name for name in COMMANDS if name.startswith("bench ") == command.startswith("bench ")]
@@ -93,7 +93,7 @@ def _run(command: str, *rest: str) -> int | None:
         module, _, name = COMMANDS[command].function.partition(":")
         function = getattr(importlib.import_module(module), name)
     takes = get_type_hints(function)["arguments"]
-    if asks_for_help(rest):
+    if not set(HELP).isdisjoint(rest):
         from launch.settings.resolve import show_help
 
         show_help(takes, command, rest)

@@ -3,8 +3,9 @@
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,8 @@ class Display:
                     self.wait_for(text)
             case Started(actors=actors, config=config):
                 self._trust = trust_option(config)
-                text, first = f"starting {actors} actor{'s' * (actors > 1)}", config.actor.most_rollouts_ahead
-                if first:
-                    steps = first * config.actor.environments * config.actor.unroll_length
+                text = f"starting {actors} actor{'s' * (actors > 1)}"
+                if steps := config.actor.most_rollouts_ahead * config.actor.agent_steps_in_flight:
                     text += f"; each first plays up to {steps:,} agent steps, which are not counted"
                 self.wait_for(text)
             case Progressed(progress):
@@ -215,16 +215,13 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
     return table
 
 
-def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
+def _statistics_rows(progress: Progress) -> Iterator[tuple[str, str, str, str]]:
     """The statistics of the method, two to a row."""
     cells = [("gradient norm", number(progress.gradient_norm, ".3f"))]
-    cells += [
-        (name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f"))
-        for name, value in sorted(progress.statistics.items())
-    ]
-    if len(cells) % 2:
-        cells.append(("", ""))
-    return [(*left, *right) for left, right in zip(cells[::2], cells[1::2], strict=True)]
+    for name, value in sorted(progress.statistics.items()):
+        cells.append((name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f")))
+    for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", "")):
+        yield *left, *right
 
 
 def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
@@ -232,39 +229,37 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
 
     `run` is its folder as the shell reads it, and `trust` its `trust_option`.
     """
-    evaluation = summary["evaluation"]
+    evaluation, first, confirmed = summary["evaluation"], summary["first_crossing"], summary["confirmed_crossing"]
     lines = [
         f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])} "
         f"and {summary['startup_seconds']:.0f} s of start-up: {summary['frames']:,} frames, "
         f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
-        f"{summary['updates']:,} updates",
-        f"mean return of the last {min(100, summary['episodes'])} training episodes: "
-        f"{number(summary['mean_return_100'], '.2f')}"
-        if summary["episodes"]
-        else "no training episode has ended",
+        f"{summary['updates']:,} updates"
     ]
-    if evaluation is not None:
+    if summary["episodes"]:
+        episodes, mean = min(100, summary["episodes"]), number(summary["mean_return_100"], ".2f")
+        lines.append(f"mean return of the last {episodes} training episodes: {mean}")
+    else:
+        lines.append("no training episode has ended")
+    if evaluation is not None and evaluation.get("confirms"):
         # A confirmation has selected the weights: it is no score.
-        what = "last confirmation" if evaluation.get("confirms") else "last evaluation"
-        selected = "; it selected these weights: `evaluate` has their score" if evaluation.get("confirms") else ""
-        lines.append(f"{what}: {evaluation_line(evaluation)}{selected}")
-    first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
+        selected = "; it selected these weights: `evaluate` has their score"
+        lines.append(f"last confirmation: {evaluation_line(evaluation)}{selected}")
+    elif evaluation is not None:
+        lines.append(f"last evaluation: {evaluation_line(evaluation)}")
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the target: {_crossing(first)}")
     if confirmed is not None:
         lines.append(f"target reached: {_crossing(confirmed)}")
-    trained = [
-        f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
-        f"evaluate:     tributary evaluate {run}{trust}",
-        f"video, page:  tributary record {run}{trust}; tributary report {run}",
-    ]
-    return [
-        *lines,
-        f"run folder:   {run}",
-        # Before the first rollout there are no rows, and nothing to look at.
-        *(trained if summary["frames"] else ()),
-        f"continue:     tributary train --resume {run}{trust}{_FURTHER.get(summary['status'], '')}",
-    ]
+    lines.append(f"run folder:   {run}")
+    # Before the first rollout there are no rows, and nothing to look at.
+    if summary["frames"]:
+        lines += [
+            f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
+            f"evaluate:     tributary evaluate {run}{trust}",
+            f"video, page:  tributary record {run}{trust}; tributary report {run}",
+        ]
+    return [*lines, f"continue:     tributary train --resume {run}{trust}{_FURTHER.get(summary['status'], '')}"]
 
 
 def _crossing(crossing: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Several runs in turn or side by side, each in a driver process: `tributary train --seeds 1,2,3`."""
 
 import math
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -151,11 +152,11 @@ def parse_seeds(text: str) -> list[int]:
     """`1,2,3` or `1-10` as a list."""
     seeds: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        backwards = first.isdecimal() and last.isdecimal() and int(last) < int(first)
-        if not first.isdecimal() or (dash and not last.isdecimal()) or backwards:
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not found:
             raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        seeds += found
     if len(set(seeds)) != len(seeds):
         raise setting_error("seeds", text, "must name each seed once")
     return seeds

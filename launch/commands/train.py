@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, wri
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir
-from launch.settings.resolve import PresetArguments, ResolvedRun, TrainRequest, complete
+from launch.settings.resolve import PresetArguments, ResolvedRun, complete
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
 
@@ -57,24 +58,15 @@ def train_line(arguments: TrainArguments) -> int:
     if resolved.several is not None:
         seeds = resolved.several.seeds
     folder = resolved.resume or arguments.run_dir
-    if folder is not None:
-        return _train_into(folder, arguments, request, resolved, seeds)
-    folder = new_run_dir(resolved.name)
-    try:
-        return _train_into(folder, arguments, request, resolved, seeds)
-    finally:
-        discard_if_empty(folder)
-
-
-def _train_into(
-    folder: Path, arguments: TrainArguments, request: TrainRequest, resolved: ResolvedRun, seeds: Sequence[int]
-) -> int:
-    """Train one run, or one for each of the seeds. Returns the exit code."""
-    if not seeds:
-        return _train(arguments, resolved, folder)
-    return train_seeds(
-        resolved, seeds, folder, changes=request.changed, side_by_side=arguments.side_by_side, json=arguments.json
-    )
+    with ExitStack() as stack:
+        if folder is None:
+            folder = new_run_dir(resolved.name)
+            stack.callback(discard_if_empty, folder)
+        if not seeds:
+            return _train(arguments, resolved, folder)
+        return train_seeds(
+            resolved, seeds, folder, changes=request.changed, side_by_side=arguments.side_by_side, json=arguments.json
+        )
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:

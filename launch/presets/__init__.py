@@ -78,9 +78,11 @@ _NEAREST = {
 }
 
 
-def advice_on_name(word: str) -> str:
-    """The end of a message about an unknown preset."""
-    return f": {_NEAREST[word.lower()]}" if word.lower() in _NEAREST else nearest(word, PRESETS)
+def check_preset(name: str) -> None:
+    """Refuse a name that no preset has, with advice on another one."""
+    if name not in PRESETS:
+        advice = f": {_NEAREST[name.lower()]}" if name.lower() in _NEAREST else nearest(name, PRESETS)
+        raise ConfigurationError(f"unknown preset {name}{advice}; see tributary presets")
 
 
 def usual_agent_steps(preset: str, config: RunConfig) -> int | None:

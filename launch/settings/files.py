@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from launch.output import typed_path
-from launch.presets import PRESETS, advice_on_name
+from launch.presets import check_preset
 from shared.config import OptionValue, RunConfig
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
@@ -74,9 +74,9 @@ def read_config_file(path: Path) -> ConfigFile:
     if not isinstance(settings, dict):
         raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
-    if not whole and preset is not None and preset not in PRESETS:
-        raise ConfigurationError(f"{path}: unknown preset {preset}{advice_on_name(str(preset))}; see tributary presets")
     with errors_of(path):
+        if not whole and preset is not None:
+            check_preset(str(preset))
         found = named(settings)
     if whole:
         found = {name: value for name, value in found.items() if name not in OF_ONE_RUN}

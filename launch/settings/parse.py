@@ -59,11 +59,6 @@ def fields_of(command: type) -> Fields:
     return found
 
 
-def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether a line contains --help or --help-all."""
-    return not set(HELP).isdisjoint(words)
-
-
 def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command:
     """An instance of the dataclass `command`.
 

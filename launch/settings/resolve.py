@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launch.output import quoted
-from launch.presets import DEFAULT_PRESET, PRESETS, advice_on_name, preset_for
+from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, preset_for
 from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
 from launch.run.lookup import LATEST, run_path
 from launch.settings.check import agent_steps_per_update, check_changes, check_effects
@@ -83,8 +83,7 @@ def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) ->
         return TrainRequest(word, settings, **more)
     if _ID.search(word):
         return TrainRequest(None, {"environment.id": word, **settings}, **more)
-    if word not in PRESETS:
-        raise ConfigurationError(f"unknown preset {word}{advice_on_name(word)}; see tributary presets")
+    check_preset(word)
     return TrainRequest(word, settings, **more)
 
 

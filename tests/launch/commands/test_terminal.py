@@ -30,10 +30,6 @@ def command(executor: str, run: Path, more: str = "--total-frames 100M") -> list
     return [*TRIBUTARY, *f"{SMALL} --executor {executor} --run-dir {run} {more}".split()]
 
 
-def trains(run: Path) -> bool:
-    return bool(rows(run)) and rows(run)[-1]["updates"] > 0
-
-
 def summary_of(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())
 
@@ -46,9 +42,9 @@ def check_that_it_goes_on(run: Path) -> None:
     assert main(f"train --resume {run} --executor inline --total-frames {frames}".split()) == 0
     after = summary_of(run)
     assert after["frames"] >= frames
-    assert after["updates"] > before["updates"]
     assert after["wall_seconds"] > before["wall_seconds"]
     resumed = [row for row in rows(run) if row["elapsed_seconds"] > before["wall_seconds"]]
+    assert after["updates"] > before["updates"]
     assert resumed[0]["updates"] >= before["updates"]
 
 
@@ -59,7 +55,7 @@ def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectori
     """Its environments too may be processes at that terminal."""
     run, more = tmp_path / "run", f"--total-frames 100M --environment.vectorization {vectorization}"
     with Terminal(command(executor, run, more)) as terminal:
-        terminal.until(lambda: trains(run))
+        terminal.until(lambda: bool(rows(run)) and rows(run)[-1]["updates"] > 0)
         terminal.close()
         # A shell passes the signal on to the whole job: to the run a second one, which is no second Ctrl-C.
         os.killpg(terminal.process.pid, signal.SIGHUP)
@@ -183,9 +179,8 @@ def test_80_columns_show_whole_numbers(columns: int, parts: tuple[str, ...]) -> 
     console = screen(columns)
     # The preset ends at a return, most often long before its frames.
     console.print(progress_table(LARGE, replace(PRESETS["pong"].config, total_frames=40_000_000)))
-    text = shown_by(console)
-    assert "…" not in text
-    assert [part for part in parts if part not in text] == []
+    assert "…" not in shown_by(console)
+    assert [part for part in parts if part not in shown_by(console)] == []
 
 
 @pytest.mark.parametrize(
@@ -239,18 +234,20 @@ def test_the_last_lines_are_the_commands_for_the_run(
     counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
     nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
     summary = {"status": status, "episodes": 0, **dict.fromkeys(counts, 1), **nothing}
-    config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
     console = Console(file=io.StringIO(), width=1_000)
+    config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
     with Display(config, console) as display:
         display.show(Started(str(tmp_path), config, 1))
         display.show(Stopped(str(tmp_path), summary))
-    *_, evaluate, film, resume = shown_by(console).splitlines()
-    assert evaluate == f"evaluate:     tributary evaluate {tmp_path}{trust}"
-    assert film == f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}"
-    assert resume == f"continue:     tributary train --resume {tmp_path}{trust}{more}"
+    resume = f"continue:     tributary train --resume {tmp_path}{trust}{more}"
+    assert shown_by(console).splitlines()[-3:] == [
+        f"evaluate:     tributary evaluate {tmp_path}{trust}",
+        f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}",
+        resume,
+    ]
     # A run that has ended before its first rollout has nothing to look at.
-    untrained = summary_lines(summary | {"frames": 0}, "run", trust)
-    assert untrained[-2:] == ["run folder:   run", f"continue:     tributary train --resume run{trust}{more}"]
+    untrained = summary_lines(summary | {"frames": 0}, str(tmp_path), trust)
+    assert untrained[-2:] == [f"run folder:   {tmp_path}", resume]
 
 
 class Broken(io.StringIO):

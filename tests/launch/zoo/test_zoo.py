@@ -30,12 +30,6 @@ script = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(script)
 
 
-def content() -> dict[str, tuple[int, bytes]]:
-    """Every file that ships, and when it was written."""
-    files = [file for file in zoo.FOLDER.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
-
-
 @pytest.mark.parametrize("name", zoo.agents())
 def test_an_agent_is_whole(name: str) -> None:
     folder = RunFolder(run_path(name))
@@ -86,17 +80,17 @@ def test_an_unknown_agent_is_answered_with_those_that_ship(command: str, refused
 
 
 def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def content() -> dict[Path, tuple[int, bytes]]:
+        """The files of the agent, and when they were written."""
+        return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in agent.iterdir()}
+
+    agent = zoo.agent_folder("zoo:cartpole")
     before = content()
-    version = load_version("zoo:cartpole")
-    for command in (
-        "evaluate {} --episodes 2",
-        "record {} --format gif",
-        "plot {}",
-        "report {}",
-        "export {}",
-        "plot {} {}",
-    ):
+    with np.load(agent / "best.npz", allow_pickle=False) as weights:
+        version = int(weights["version"])
+    for command in ("evaluate {} --episodes 2", "record {} --format gif", "plot {}", "report {}", "export {}"):
         assert main(command.replace("{}", "zoo:cartpole").split()) == 0
+    assert main(["plot", "zoo:cartpole", "zoo:cartpole"]) == 0
     out = working_folder / "runs" / "zoo-cartpole"
     made = {path.name for path in out.iterdir()}
     files = {"evaluation-training.json", "videos", "curve.png", "curve.svg", "report.html"}
@@ -113,11 +107,6 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
     # The report is of this user's evaluation.
     assert ">2 / 2<" in (out / "report.html").read_text()
     assert content() == before
-
-
-def load_version(name: str) -> int:
-    with np.load(RunFolder(run_path(name)).best_weights, allow_pickle=False) as weights:
-        return int(weights["version"])
 
 
 def test_an_agent_that_ships_plays_as_well_as_is_said(working_folder: Path) -> None:
@@ -191,8 +180,6 @@ def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path],
 
 
 RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
-
-
 SCORES = (ROOT / "docs" / "scores.md").read_text()
 
 
@@ -218,21 +205,14 @@ def test_a_reference_run_is_in_the_scores(config: Path) -> None:
     assert f"{reached['evaluation_mean_return']:.2f} ± {summary['evaluation']['standard_error']:.2f}" in line
 
 
-_SCORE = re.compile(r"([\d,.]+) ± ([\d,.]+)")
-
-
-def as_written(number: str, value: float) -> bool:
-    """Whether a number is `value`, rounded to as many digits as it is written with."""
-    return number == f"{value:,.{len(number.partition('.')[2])}f}"
-
-
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "Beam Rider", "Q*bert", "Seaquest", "Space Invaders"])
 def test_agents_that_ship_have_the_scores_that_are_told(game: str) -> None:
     agent = re.sub(r"[^a-z]", "", game.lower())
     (in_scores,) = re.findall(rf"^\| {re.escape(game)} \| .* ± .*$", SCORES, re.MULTILINE)
     (in_readme,) = re.findall(rf"^\| `zoo:{agent}` \| .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    told = _SCORE.findall(in_scores) + _SCORE.findall(in_readme)
-    for protocol, (mean, error) in zip(("noop", "machado", "noop"), told, strict=True):
+    told = re.findall(r"([\d,.]+) ± ([\d,.]+)", in_scores + in_readme)
+    for protocol, numbers in zip(("noop", "machado", "noop"), told, strict=True):
         evaluation = json.loads((zoo.FOLDER / agent / f"evaluation-{protocol}.json").read_text())
-        assert as_written(mean, evaluation["mean_return"])
-        assert as_written(error, evaluation["standard_error"])
+        for number, value in zip(numbers, (evaluation["mean_return"], evaluation["standard_error"]), strict=True):
+            # Rounded to as many digits as the number is written with.
+            assert number == f"{value:,.{len(number.partition('.')[2])}f}"
