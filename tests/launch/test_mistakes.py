@@ -81,7 +81,7 @@ MISTAKES = {
     "evaluate zoo:cartpole --weights newest": "must be auto, best or latest",
     "evaluate zoo:cartpole --protocol noop": "is for Atari",
     "record zoo:cartpole --output nowhere/film.mp4": "film.mp4: must end in .mp4 or .gif, in a folder that exists",
-    "record zoo:cartpole --output film.avi": "--output film.avi: must end in .mp4 or .gif, in a folder that exists",
+    "record zoo:cartpole --output film.avi": "film.avi: must end in .mp4 or .gif, in a folder that exists",
     "plot .": "is not the folder of a run, and holds none",
     "plot zoo:cartpole --y score": ", agent_steps,",
     "export zoo:cartpole --output .": "exists",
