@@ -12,14 +12,7 @@ from launch.loop.evaluation import EvaluationShares
 from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Completion, Executor, Failed, Heartbeat
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
-from shared.types import (
-    AggregatedReport,
-    EvaluationPart,
-    EvaluationShare,
-    Float32Array,
-    GradientReport,
-    WeightSnapshot,
-)
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
 
 # Heartbeats within the silence after which the learner's process takes an aggregator for hung.
 _HEARTBEATS = 4

@@ -1,7 +1,7 @@
 """Executors in one process and one thread: `InlineExecutor`, and `ReplayExecutor` for a recorded event trace.
 
-Both are deterministic for a seed. They serve tests, debugging, small tasks and replays. The second is not in
-`launch.loop.trace`: a trace is checked before TensorFlow is set up, and this module imports it.
+Both are deterministic for a seed. They serve tests, debugging, small tasks and replays. `launch.loop.trace`, which is
+imported before TensorFlow is set up, has no room for the second.
 """
 
 import itertools
@@ -73,7 +73,6 @@ class InlineExecutor(Executor):
         for _ in range(actors):
             # Not by a subclass's `add`, whose slots may depend on more.
             InlineExecutor.add(self)
-        # First in, first out: with one actor after another, the order of completions is fixed by that of dispatches.
         self._calls: deque[_Call] = deque()
         self._now = 0.0
         self._lengths = np.random.default_rng(config.seed)

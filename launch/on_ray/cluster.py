@@ -53,7 +53,6 @@ _LEARNER_RESOURCE = "learner"
 
 # Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
-
 # Set while `ray.init` forks Ray's processes.
 _ray_starts = threading.Event()
 
@@ -390,17 +389,14 @@ def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[
         except ray.exceptions.GetTimeoutError:
             report = {"error": f"no answer within {_PROBE_SECONDS:.0f} s", "advice": "see ray logs on that node"}
         except ray.exceptions.RayError as error:
-            report = _failed_report(error)
+            report = _failed_report(one_line(error))
         reports.append(report | {"node": node.address})
     return reports
 
 
-def _failed_report(error: Exception) -> dict[str, Any]:
-    text = one_line(error)
-    if "ModuleNotFoundError" in text or "No module named" in text:
-        missing = text.rpartition("No module named ")[2][:40].split("'")[1::2]
-        return {
-            "error": f"{', '.join(missing) or 'the project'} cannot be imported there",
-            "advice": "copy this folder there and run: pip install --editable .",
-        }
-    return {"error": text[-200:], "advice": "see ray logs on that node"}
+def _failed_report(text: str) -> dict[str, Any]:
+    if "ModuleNotFoundError" not in text and "No module named" not in text:
+        return {"error": text[-200:], "advice": "see ray logs on that node"}
+    missing = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
+    advice = "copy this folder there and run: pip install --editable ."
+    return {"error": f"{missing} cannot be imported there", "advice": advice}

@@ -41,6 +41,7 @@ class WorkerHandle:
         serving: Ray's call that answers through the connection, once it has been accepted.
         target_version: version of the target network that it was sent last.
         evaluation: number of the evaluation whose weights it was sent last.
+        unfinished: of an aggregator whose last call ended without a sum. Gradients may wait in it.
     """
 
     process: Any
@@ -50,6 +51,7 @@ class WorkerHandle:
     serving: ray.ObjectRef | None = None
     target_version: int | None = None
     evaluation: int | None = None
+    unfinished: bool = False
 
 
 class RayExecutor(Executor):

@@ -78,8 +78,6 @@ class NodesExecutor(RayExecutor):
         gradients: int | None = None,
     ) -> None:
         self._gradients = gradients
-        # Aggregators whose last call ended without a sum: gradients may wait in them.
-        self._unfinished: set[int] = set()
         super().__init__(config, spec, slots, first_actor_id, actor_process)
 
     @property
@@ -92,14 +90,9 @@ class NodesExecutor(RayExecutor):
     def rollouts_under_way(self, actor_id: int) -> int:
         # One of each actor, but for the actor that completed the last sum. A sum of at most K is sent as soon as it is
         # complete: an incomplete one holds up to K - 1 gradients that are finite, and seldom one that is not.
-        rollouts = self._workers[actor_id].actors - 1
-        if actor_id in self._unfinished or actor_id in self._calls:
-            rollouts += self._config.learner.gradients_per_update
-        return rollouts
-
-    def remove(self, actor_id: int) -> None:
-        super().remove(actor_id)
-        self._unfinished.discard(actor_id)
+        worker = self._workers[actor_id]
+        incomplete = worker.unfinished or actor_id in self._calls
+        return worker.actors - 1 + incomplete * self._config.learner.gradients_per_update
 
     def add(self) -> int | None:
         free = self._free_nodes()
@@ -122,10 +115,7 @@ class NodesExecutor(RayExecutor):
     def _completion(self, actor_id: int, result: Any) -> Completion:
         completion = super()._completion(actor_id, result)
         assert isinstance(completion, AggregatedReport | ChildEvent | EvaluationPart | Heartbeat)
-        if isinstance(completion, AggregatedReport):
-            self._unfinished.discard(actor_id)
-        else:
-            self._unfinished.add(actor_id)
+        self._workers[actor_id].unfinished = not isinstance(completion, AggregatedReport)
         return completion._replace(actor_id=actor_id)
 
     def _free_nodes(self) -> dict[str, int]:

@@ -23,9 +23,7 @@ from launch.on_ray.placement import (
     Node,
     Placement,
     aggregation,
-    desired_actors,
     gradients_together,
-    next_node,
     place,
     place_here,
     placement_lines,
@@ -72,18 +70,13 @@ def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
     assert slots_by_node(RunConfig(), [replace(small, bytes=LEARNER_BYTES + ACTOR_BYTES - 1)], small) == {}
 
 
-@pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])
-def test_the_number_of_actors(actors: int | str, count: int) -> None:
-    config = RunConfig(actors=actors)
-    placement = place(config, CLUSTER)
-    assert placement.total_actors == count
-    assert desired_actors(config, slots_by_node(config, CLUSTER, HEAD)) == count
-
-
-def test_few_actors_are_spread() -> None:
-    assert place(RunConfig(actors=4), CLUSTER).actors == {"w0": 2, "w1": 2}
-    assert next_node({"a": 2, "b": 1}, ["a", "b"]) == "a"
-    assert next_node({"a": 1}, ["a"]) is None
+@pytest.mark.parametrize(
+    ("actors", "spread"),
+    [("auto", (2, 4, 4)), (3, (0, 2, 1)), (4, (0, 2, 2)), ("2:5", (1, 2, 2)), ("2:100", (2, 4, 4))],
+)
+def test_the_actors_are_spread(actors: int | str, spread: tuple[int, ...]) -> None:
+    placed = place(RunConfig(actors=actors), CLUSTER).actors
+    assert tuple(placed.get(node.id, 0) for node in CLUSTER) == spread
 
 
 def test_a_cluster_that_is_too_small_is_named_node_by_node() -> None:

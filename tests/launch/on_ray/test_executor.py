@@ -64,6 +64,7 @@ def completed(executor: RayExecutor) -> tuple[int, int] | None:
 
 def test_calls_are_completed_in_the_order_of_dispatch(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 3)
+    assert executor.add() is None, "no slot is free"
     for actor_id in (2, 0, 1):
         executor.dispatch(actor_id)
     first, other, last = ray.calls
