@@ -160,7 +160,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         if not start.placement.here:
             start = start._replace(sent=sent_folder(start.folder))
         process = start_learner(start)
-        learner = RemoteLearner(process, start.folder, say, copies=start.sent is not None)
+        learner = RemoteLearner(process, start.folder, say)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
         except RayTaskError as error:
@@ -219,12 +219,11 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
 
 
 class RemoteLearner:
-    """The driver's view of a learner's process. With `copies` it copies the learner's folder to this machine."""
+    """The driver's view of a learner's process. It copies the learner's folder, if that is another, to this machine."""
 
-    def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, copies: bool) -> None:
-        self._process = process
+    def __init__(self, process: Any, folder: Path, say: Callable[[str], None]) -> None:
+        self._process, self._folder = process, folder
         self._result = process.run.remote()
-        self._folder, self._copies = folder, copies
         self._stamps: dict[str, Stamp] = {}
         self._copied = time.monotonic()
         # The call whose result the next copy is.
@@ -266,10 +265,8 @@ class RemoteLearner:
                 )
 
     def _copy(self, most_seconds: float = VIEW_SECONDS) -> bool:
-        """Update the copy, in a later call if the process does not respond within `most_seconds`: a process that is
-        being made responds to nothing. Returns whether it did. A full disk here ends no run elsewhere."""
-        if not self._copies:
-            return True
+        """Update the copy, in a later call if the process does not respond within `most_seconds`. Returns whether it
+        did. A full disk here ends no run elsewhere."""
         if self._next_changes is None:
             self._next_changes = self._process.folder_changes.remote(self._stamps)
         if not ray.wait([self._next_changes], timeout=most_seconds)[0]:

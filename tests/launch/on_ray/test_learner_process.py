@@ -192,7 +192,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path: Path) -> None:
     process = FakeLearner(agent_steps=3)
     process.responds = False
-    learner = RemoteLearner(process, tmp_path, print, copies=False)
+    learner = RemoteLearner(process, tmp_path, print)
     assert learner.view() == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
@@ -212,7 +212,7 @@ def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
     """Also at its end, when an older copy is under way, and before the error of a run that fails."""
     process = FakeLearner(files={"summary.json": b"old"})
     process.responds = False
-    learner = RemoteLearner(process, tmp_path, print, copies=True)
+    learner = RemoteLearner(process, tmp_path, print)
     assert learner.wait() is None
     assert list(tmp_path.iterdir()) == [], "a learner that is being made is not waited for"
     process.files, process.responds, process.end = {"summary.json": b"newer"}, True, SUMMARY
@@ -220,14 +220,14 @@ def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
     assert (tmp_path / "summary.json").read_bytes() == b"newer"
     process.files, process.end = {"summary.json": b"failed"}, raised(TrainingStoppedError("it stops"))
     with pytest.raises(TrainingStoppedError):
-        RemoteLearner(process, tmp_path, print, copies=True).wait()
+        RemoteLearner(process, tmp_path, print).wait()
     assert (tmp_path / "summary.json").read_bytes() == b"failed"
 
 
 @pytest.mark.usefixtures("fake_ray")
 def test_a_copy_that_cannot_be_written_is_whole_later(tmp_path: Path) -> None:
     process, said = FakeLearner(files={"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
-    learner = RemoteLearner(process, tmp_path, said.append, copies=True)
+    learner = RemoteLearner(process, tmp_path, said.append)
     (tmp_path / "metrics.jsonl.part").mkdir()
     for _ in range(2):
         assert learner.wait() is None
