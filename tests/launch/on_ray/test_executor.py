@@ -106,12 +106,13 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     evaluated, share = snapshot(7), EvaluationShare(3, "greedy", 0, 4, 2)
     executor.publish_evaluated(evaluated)
     part = EvaluationPart(0, 3, EpisodeStats(np.ones(0), np.ones(0, np.int64)), *(np.ones(0, np.int64),) * 3, 10)
-    for now in (share, share, None, share._replace(number=4)):
+    for version, now in enumerate((share, share, None, share._replace(number=4)), 1):
+        executor.publish(snapshot(version))
         executor.dispatch(0, now)
         ray.end(ray.calls[-1], Reply(part, accepted=False))
         assert executor.next_completion() is part
     weights, shares = zip(*((call.arguments[0].version, call.arguments[2]) for call in ray.calls), strict=True)
-    assert weights == (7, 1, 1, 7), "afterwards the newest, and again those of another evaluation"
+    assert weights == (7, 2, 3, 7), "afterwards the newest, and again those of another evaluation"
     assert shares == (share, share, None, share._replace(number=4))
 
 
