@@ -8,17 +8,18 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from launch.output import typed_path
 from launch.presets import check_preset
 from shared.config import OptionValue, RunConfig
+from shared.config.checks import hints
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
 # TOML has no null. The command line uses the same word.
@@ -254,14 +255,6 @@ def similar(name: str, known: Collection[str]) -> list[str]:
     )
 
 
-def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
-    for field, hint in get_type_hints(kind).items():
-        if isinstance(hint, type) and is_dataclass(hint):
-            yield from _kinds(hint, f"{prefix}{field}.")
-        else:
-            yield prefix + field, hint
-
-
-KINDS = dict(_kinds(RunConfig, ""))
+KINDS = {name: get_args(hint)[0] if get_origin(hint) is Annotated else hint for name, hint in hints(RunConfig).items()}
 """The type of each setting by its full name."""
 _SECTIONS = sorted({name.rpartition(".")[0] for name in KINDS} - {""})

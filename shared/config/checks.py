@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from shared.errors import ConfigurationError, setting_error
 
@@ -87,14 +87,19 @@ def check_ranges(config: Any) -> None:
 
 
 @cache
-def declared(settings: type, prefix: str = "") -> dict[str, tuple[Range | For, ...]]:
-    """What the fields of a dataclass and of its sections declare beside their types, by full names."""
-    found = {}
+def declared(settings: type) -> dict[str, tuple[Range | For, ...]]:
+    """What is declared beside the types of a dataclass and of its sections, by the full names of settings."""
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints(settings).items()}
+
+
+def hints(settings: type, prefix: str = "") -> dict[str, Any]:
+    """The annotations of a dataclass and of its sections, by the full names of settings."""
+    found: dict[str, Any] = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
-        if get_origin(hint) is Annotated:
-            found[prefix + name] = get_args(hint)[1:]
-        elif isinstance(hint, type) and is_dataclass(hint):
-            found |= declared(hint, f"{prefix}{name}.")
+        if isinstance(hint, type) and is_dataclass(hint):
+            found |= hints(hint, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = hint
     return found
 
 
