@@ -26,9 +26,8 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
     match space:
         case Dict():
             checks = {key: observation_check(inner, f"{part}'s {key!r}") for key, inner in space.spaces.items()}
-            return _dict_check(
-                checks, {key for key, inner in space.spaces.items() if not isinstance(inner, Text)}, part
-            )
+            needed = [key for key, inner in space.spaces.items() if not isinstance(inner, Text)]
+            return _dict_check(checks, needed, part)
         case Tuple():
             return _tuple_check([observation_check(s, f"{part}'s part {i}") for i, s in enumerate(space.spaces)], part)
         case Box():
@@ -46,10 +45,11 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
     return lambda observation: observation
 
 
-def _dict_check(checks: dict[Any, _Check], needed: set[Any], part: str) -> _Check:
+def _dict_check(checks: dict[Any, _Check], needed: list[Any], part: str) -> _Check:
+    names = ", ".join(map(repr, needed))
+
     def check(observation: Any) -> dict[Any, Any]:
-        if not isinstance(observation, Mapping) or not needed <= observation.keys():
-            names = ", ".join(repr(key) for key in checks if key in needed)
+        if not isinstance(observation, Mapping) or any(key not in observation for key in needed):
             raise ValueError(f"{part} is {described(observation)}, where a dictionary with {names} is expected")
         return {key: inner(observation.get(key)) for key, inner in checks.items()}
 
