@@ -71,7 +71,7 @@ def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -
 
 
 PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3)]
-QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 1, [0.0, 4_000.0], rate=2e-3)]
+QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 2, [0.0, 4_000.0], rate=2e-3)]
 
 
 def drawn(curves: Sequence[Curve]) -> list[Axes]:
