@@ -120,6 +120,11 @@ def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, m
     assert source_digest() != hashlib.sha256().hexdigest()[:12]
     monkeypatch.setattr("launch.output._ROOT", tmp_path)
     assert revision.__wrapped__() == source_digest()
+    # Presets are sources.
+    (tmp_path / "launch").mkdir()
+    without = source_digest.__wrapped__()
+    (tmp_path / "launch" / "presets.toml").touch()
+    assert source_digest.__wrapped__() != without
     # A checkout that git cannot read, which it says on stderr.
     (tmp_path / ".git").mkdir()
     assert revision.__wrapped__() == source_digest()
