@@ -23,8 +23,6 @@ from launch.output import (
 )
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
-from launch.run.lookup import RunPath
-from launch.settings.parse import Operand
 from shared.errors import setting_error
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ _GIF_FRAMES_PER_SECOND = 25
 class RecordArguments(PlayArguments):
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps the frames so far."""
 
-    run: Operand[RunPath]
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 1
     """Episodes, one after another in one video."""
     output: Path | None = None
@@ -63,7 +59,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
-    performance = Performance(folder, arguments.episodes, arguments)
+    performance = Performance(arguments, arguments.episodes)
     made, stage = performance.description, performance.stage
     output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
     print_line(console, f"playing {made['environment']} with {performance.source}")

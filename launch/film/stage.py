@@ -190,7 +190,8 @@ def _value_and_preferences(
 class Performance:
     """The agent of a run on the stage of its environment. `episodes` is the number of seeds."""
 
-    def __init__(self, run: RunFolder, episodes: int, arguments: PlayArguments) -> None:
+    def __init__(self, arguments: PlayArguments, episodes: int) -> None:
+        run = RunFolder(arguments.run)
         config, self.spec = arguments.settings(run)
         self._seeds = episode_seeds(config.seed, "recording", episodes)
         self.policy, snapshot, self.source = load_policy(run, config, self.spec, arguments.weights, self._seeds.actions)

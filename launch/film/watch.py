@@ -79,7 +79,7 @@ def watch(arguments: WatchArguments) -> int:
         raise ConfigurationError(f"watch plays in a terminal, and there is none here: {record} writes a video")
     console = Console()
     print_line(console, f"{agent} plays {environment_id}: TensorFlow takes a few seconds to load")
-    performance = Performance(folder, _EPISODES, arguments)
+    performance = Performance(arguments, _EPISODES)
     stage, returns, interrupted = performance.stage, list[float](), False
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     try:

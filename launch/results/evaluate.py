@@ -50,6 +50,8 @@ _ALE_ID = re.compile(r"ALE/(\w+)-v\d+")
 class PlayArguments:
     """The options of the commands that play whole episodes."""
 
+    run: Operand[RunPath]
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     protocol: ProtocolName = "training"
     """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
     of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
@@ -96,8 +98,6 @@ class PlayArguments:
 class EvaluateArguments(PlayArguments):
     """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
 
-    run: Operand[RunPath]
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 100
     """Number of episodes."""
     json: Path | None = None

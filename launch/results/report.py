@@ -244,13 +244,14 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
     """The facts about one run on the page; a dash stands for a missing value."""
     lag, points = figures["policy_lag"], figures["training_evaluations"]
     finite = [point for point in points if point["mean_return"] is not None]
+    best = max(finite, key=itemgetter("mean_return"), default=None)
     dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
     return {
         "seed": str(figures["seed"]),
         "status": figures["status"].replace("_", " "),
         "return, last 100": mean_return(figures["mean_return_100"], figures["episodes"]),
-        "best evaluation": _evaluation(max(finite, key=itemgetter("mean_return"))) if finite else "-",
-        "last evaluation": _evaluation(points[-1]) if points else "-",
+        "best evaluation": "-" if best is None else _evaluation(best),
+        "last evaluation": "-" if not points else "the best" if points[-1] is best else _evaluation(points[-1]),
         "frames": f"{figures['frames']:,}",
         "agent steps": f"{figures['agent_steps']:,}",
         "trained, h:mm:ss": duration(figures["wall_seconds"]),

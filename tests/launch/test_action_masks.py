@@ -17,7 +17,6 @@ import tributary_rl as tributary
 from launch.cli import main
 from launch.film.stage import Performance
 from launch.results.evaluate import PlayArguments, PolicyName
-from launch.run.folder import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"
 RUNS: dict[str, dict[str, Any]] = {
@@ -76,8 +75,8 @@ def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: P
 @pytest.mark.parametrize("policy", ["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["one choice, info", "Q-learning"])
 def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy: PolicyName, tmp_path: Path) -> None:
-    run = RunFolder(masked_run(tmp_path / "run", RUNS[name]))
-    performance = Performance(run, 3, PlayArguments(policy=policy, seed=1))
+    run = masked_run(tmp_path / "run", RUNS[name])
+    performance = Performance(PlayArguments(run=run, policy=policy, seed=1), 3)
     steps = [step for number in range(3) for step in performance.episode(number) if step.action is not None]
     performance.close()
     assert len(steps) > 15
