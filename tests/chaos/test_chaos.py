@@ -74,7 +74,7 @@ K = 4
 ROLLOUT_AGENT_STEPS = 10 * 4
 TWO_LEVELS = (
     f"--aggregation node --learner.gradients-per-update {K} "
-    "--supervision.hang-seconds 12 --supervision.start-seconds 600"
+    "--supervision.hang-seconds 12 --supervision.start-seconds 150"
 )
 
 
@@ -84,7 +84,7 @@ class NodesRun(ChaosRun):
     cluster: Cluster
 
     def __init__(self, folder: Path) -> None:
-        # An actor serves from its first report on.
+        # An actor serves from its first call on.
         counts = {"Actor": 8, "ActorProcess.serve": 8, "NodeAggregator": 4, "Learner": 1}
         super().__init__(folder, counts, deadline_seconds=240)
 
