@@ -43,7 +43,7 @@ def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
     cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in _control_groups():
-        # Of version 2 and of version 1, which has a quota of -1 where there is none.
+        # The files of version 2, and of version 1, whose quota is -1 without a limit.
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
             quota = [number for name in names for number in _numbers(group / name)]
             if len(quota) == 2 and quota[0] > 0:

@@ -42,7 +42,7 @@ class GymnasiumAdapter(Adapter):
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         super().__init__(config)
         self._render_mode = render_mode
-        # Of the vector environment that was made last.
+        # The attributes below describe the vector environment that was made last.
         self._count: int
         self._spec: EnvironmentSpec
         self._actions: Actions

@@ -100,7 +100,7 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
         # The number under a mask is not a value.
         given = np.asarray(None if np.ma.is_masked(value) else value)
         fits = given.dtype.kind in "biuf" and (given.shape == shape or (given.size == 1 and np.prod(shape) == 1))
-    # Ragged lists, and whatever a class of a library raises.
+    # Ragged lists raise an error, and so may classes of libraries.
     except Exception:
         fits = False
     if given is None or not fits:

@@ -215,7 +215,7 @@ def _near(environment_id: str) -> str:
         for name, spec in gymnasium.registry.items()
         if name.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
     ]
-    # Of equal names: the newest, without a namespace.
+    # Where names are equal, the newest one without a namespace stays.
     names = {bare(name): name for name in sorted(known, key=lambda name: ("/" not in name, name))}
     near = [names[found] for found in difflib.get_close_matches(bare(environment_id), names, cutoff=0.7)]
     return f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"

@@ -72,7 +72,7 @@ def changes_since(
             continue
         # An old checkpoint may have been deleted since it was listed.
         with suppress(FileNotFoundError), path.open("rb") as file:
-            # Of the open file: the path may lead to another one by now.
+            # The status of the open file: the path may lead to another one by now.
             status = os.fstat(file.fileno())
             stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
             changes.stamps[name] = stamp

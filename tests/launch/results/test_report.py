@@ -103,7 +103,7 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
         row(20.0, 300.0, {"environment": 100.0, "wait": 0.0}, 15.0),
         row(21.0, 1000.0, {"environment": 100.0, "wait": 0.0}, 0.0),
     ]
-    # Of several runs, each from its own start.
+    # The time of each run counts from its own start.
     spent, alone = time_spent([rows[:1], rows]), time_spent([rows[:1]])
     assert spent.microseconds["environment"] == pytest.approx((2000 * 60 + 3000 * 100 + 1000 * 100) / 6000)
     assert alone.learner_busy == pytest.approx(0.1)
