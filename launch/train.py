@@ -335,7 +335,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         else:
             check_nodes()
             nodes = cluster_nodes()
-            run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes))
+            run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes), by_node=True)
             listener.message(device)
             placement = place(run.config, nodes)
             for line in placement_lines(run.config, placement, nodes):

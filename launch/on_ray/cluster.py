@@ -30,7 +30,7 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, provide_home, usable_cores, worker_path
-from launch.on_ray.placement import Node, Slots, cores_of_actors, slots_by_node
+from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -324,6 +324,10 @@ class ClusterSlots(Slots):
 
     def cores_of_actors(self, node_id: str) -> float:
         return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
+
+    def config_on(self, node_id: str, config: RunConfig) -> RunConfig:
+        nodes = (node for node in self.nodes() if node.id == node_id)
+        return next((config_on(node, self._learner, config) for node in nodes), config)
 
     def has_lost(self, node_id: str) -> bool:
         """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""

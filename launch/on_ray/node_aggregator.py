@@ -106,7 +106,8 @@ class NodesExecutor(RayExecutor):
         gradients = gradients_together(self._config, at_work) if self._gradients is None else self._gradients
         arguments = (Slots(actors, node), gradients, node_id + 1, self._actor_process)
         # It takes no core from the actors' count: it adds a few vectors a rollout.
-        self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, node, actors, *arguments)
+        config = self._slots.config_on(node, self._config)
+        self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, config, node, actors, *arguments)
         return node_id
 
     def free_slots(self) -> int:

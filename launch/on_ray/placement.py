@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from launch.machine import (
@@ -84,6 +84,10 @@ class Slots:
         """Cores of a node that its actors share."""
         return automatic_actors(usable_cores())
 
+    def config_on(self, node_id: str, config: RunConfig) -> RunConfig:  # noqa: ARG002
+        """`config` with the device of a node's actors."""
+        return config
+
     def has_lost(self, node_id: str) -> bool:  # noqa: ARG002
         """Whether this node is lost."""
         return False
@@ -148,8 +152,8 @@ def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> di
             continue
         at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
-        if config.actor.device == "gpu":
-            actors = gpu_actors(actors, node.gpus - (at_learner and config.learner.device == "gpu"))
+        if config_on(node, learner, config).actor.device == "gpu":
+            actors = gpu_actors(actors, _gpus_of_actors(node, learner, config))
         actors = min(actors, actors_in(node.bytes, learner=at_learner))
         if actors > 0:
             slots[node.id] = actors
@@ -162,8 +166,23 @@ def cores_of_actors(node: Node, learner: Node) -> float:
     return node.cores - leaves_one
 
 
+def config_on(node: Node, learner: Node, config: RunConfig) -> RunConfig:
+    """`config` with the device of a node's actors: of `auto`, its GPUs if it has some for them, else its CPUs."""
+    if config.actor.device != "auto":
+        return config
+    device: Literal["cpu", "gpu"] = "gpu" if _gpus_of_actors(node, learner, config) >= 1 else "cpu"
+    return replace(config, actor=replace(config.actor, device=device))
+
+
+def _gpus_of_actors(node: Node, learner: Node, config: RunConfig) -> float:
+    return node.gpus - (node.id == learner.id and config.learner.device == "gpu")
+
+
 def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[int, dict[str, float]]:
-    """Threads for emulators of one actor, and its resources for Ray, where `actors` share `cores` cores."""
+    """Threads for emulators of one actor, and its resources for Ray, where `actors` share `cores` cores.
+
+    `config`: the settings on their node.
+    """
     if config.actor.device != "gpu":
         return 1, {"num_cpus": 1}
     resources = {"num_cpus": max(1, int(cores) // actors), "num_gpus": 1 / ACTORS_A_GPU}
@@ -232,7 +251,8 @@ def placement_lines(config: RunConfig, placement: Placement, nodes: Sequence[Nod
             roles.append("learner on a GPU" if config.learner.device == "gpu" else "learner")
         count = placement.actors.get(node.id, 0)
         if count:
-            roles.append(f"{count} {'GPU ' * (config.actor.device == 'gpu')}actor{'s' * (count > 1)}")
+            on_gpu = config_on(node, placement.learner, config).actor.device == "gpu"
+            roles.append(f"{count} {'GPU ' * on_gpu}actor{'s' * (count > 1)}")
         what = " + ".join(roles) or "nothing"
         gpus = f", {node.gpus:g} GPU" if node.gpus else ""
         lines.append(f"{node.address}: {what}  ({node.cores:g} cores{gpus}, {node.bytes / 2**30:.0f} GiB)")

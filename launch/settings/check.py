@@ -159,11 +159,14 @@ def _unbounded(spec: "EnvironmentSpec") -> list[int]:
     return np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
 
 
-def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[RunConfig, str | None]:
+def on_device(
+    config: RunConfig, spec: "EnvironmentSpec", gpus: float, *, by_node: bool = False
+) -> tuple[RunConfig, str | None]:
     """The settings with the device of the actors, which `auto` leaves open, and a line on the choice.
 
     Args:
         gpus: number of GPUs that Ray or this machine has.
+        by_node: nodes with and without a GPU may join: `auto` stays where actors can be on either.
 
     Raises:
         ConfigurationError: a GPU is requested, and there is none, or the mechanism does not carry the settings.
@@ -181,7 +184,9 @@ def on_device(config: RunConfig, spec: "EnvironmentSpec", gpus: float) -> tuple[
             raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
         return config, None
     unsuited = "" if spec.images else f"--network.name {config.network.name} is not convolutional"
-    against = missing or (str(refused) if refused is not None else unsuited)
+    against = (missing if not by_node else "") or (str(refused) if refused is not None else unsuited)
+    if by_node and not against:
+        return config, "device:       actors on the GPUs of each node that has some, else on its CPUs"
     why = against or "the network is convolutional, and there is one"
     chosen: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
     line = f"device:       actors on the {chosen.upper()}: {why}"

@@ -187,7 +187,7 @@ def resolved(config: RunConfig, actors: int) -> RunConfig:
     total, per_update = actor.total_environments, learner.agent_steps_per_update
     if total is not None:
         # A GPU actor plays two vectors in turn, which are equally long.
-        least = VECTORS if actor.device == "gpu" else 1
+        least = 1 if actor.device == "cpu" else VECTORS
         shares = (n for n in range(least, total + 1, least) if total % n == 0 and n * actors <= total)
         minibatches = actor.minibatches if per_update is None else 1
         unroll_length = _unroll_length_of(actors, total, config)

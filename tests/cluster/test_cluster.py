@@ -14,6 +14,7 @@ from waiting import UNTIL_FRAMES
 from watched_processes import Training, rows, without_ray
 
 from launch.cli import main
+from launch.machine import PRETENDED_GPUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -107,6 +108,25 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     summary, _ = training.stop()
     # Drained after its last report: nothing was lost.
     assert summary["rollouts_lost_with_actors"] == 0
+    assert summary["actor_restarts"] == 0
+
+
+def test_one_run_has_actors_on_gpus_and_on_cpus(
+    cluster: Cluster, train: Callable[[str], OnCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that the second node pretends to have. A third one without joins later."""
+    monkeypatch.setenv(PRETENDED_GPUS, "1")
+    add(cluster, 2, gpus=1)
+    training = train(
+        "--environment.id ALE/Pong-v5 --environment.screen-size 36 --network.name a3c_cnn "
+        "--network.no-centre-observations --actor.device auto"
+    )
+    training.wait_for_actors(3)
+    add(cluster, 1)
+    training.wait_for_actors(4)
+    summary, output = training.stop()
+    assert "learner + 1 actor  (1 cores" in output
+    assert "2 GPU actors  (2 cores, 1 GPU" in output
     assert summary["actor_restarts"] == 0
 
 

@@ -9,8 +9,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 
-def add(cluster: Cluster, cpus: int, **resources: float) -> Any:
-    return cluster.add_node(num_cpus=cpus, resources=resources, object_store_memory=200 * 2**20)
+def add(cluster: Cluster, cpus: int, gpus: int = 0, **resources: float) -> Any:
+    return cluster.add_node(num_cpus=cpus, num_gpus=gpus, resources=resources, object_store_memory=200 * 2**20)
 
 
 def node_of(cluster: Cluster, pid: int) -> Any:

@@ -149,6 +149,27 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
 
 
+def test_auto_takes_the_gpus_of_some_nodes_and_the_cpus_of_others(spec: Any) -> None:
+    head = Node("h", "10.0.0.1", 4.0, 64 * GIB, gpus=1.0, head=True)
+    nodes = [head, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=2.0), Node("c", "10.0.0.3", 16.0, 64 * GIB)]
+    auto = config_of(actors="auto", actor__device="auto", learner__device="gpu")
+    for gpus in (3.0, 0.0):
+        # Nodes with a GPU may join a cluster without one.
+        assert on_device(auto, spec, gpus, by_node=True)[0] == auto
+    placement = place(auto, nodes)
+    # The learner takes the only GPU of its node.
+    assert placement.actors == {"h": 3, "g": 4, "c": 15}
+    lines = placement_lines(auto, placement, nodes)
+    assert [line.partition("  ")[0] for line in lines] == [
+        "10.0.0.1: learner on a GPU + 3 actors",
+        "10.0.0.2: 4 GPU actors",
+        "10.0.0.3: 15 actors",
+    ]
+    assert resolved(auto, 22).actor.environments % 2 == 0
+    lstm = with_settings(auto, {"network.recurrent": "lstm"})
+    assert on_device(lstm, spec, 3.0, by_node=True)[0].actor.device == "cpu"
+
+
 # ---- The choice of the device
 
 

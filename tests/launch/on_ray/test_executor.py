@@ -194,6 +194,19 @@ def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ra
     assert executor.free_slots() == 0
 
 
+@pytest.mark.parametrize(("kind", "arguments"), [(RayExecutor, 1), (NodesExecutor, 0)])
+def test_auto_gives_each_worker_the_device_of_its_node(
+    kind: type[RayExecutor], arguments: int, cartpole: RunConfig, ray: FakeRay
+) -> None:
+    config = replace(cartpole, address="auto", actors="auto", actor=replace(cartpole.actor, device="auto"))
+    cluster = Cluster(config)
+    cluster.there.append(Node("g", "10.0.0.4", 8.0, 2**36, gpus=1.0))
+    kind(config, environment_spec(config.environment), cluster)
+    devices = [(process.arguments[0].actor.device, process.options.get("num_gpus", 0.0)) for process in ray.processes]
+    gpu_actors = 2 if arguments else 1
+    assert sorted(devices) == [("cpu", 0.0), *[("gpu", 0.5 * arguments)] * gpu_actors]
+
+
 def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) -> None:
     executor, cluster = executor_over(cartpole, "1", "2", "3", actors="1:6")
     assert sum(actors for actors, _ in started(ray).values()) == 6
