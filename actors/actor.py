@@ -151,7 +151,8 @@ class Actor:
         if non_finite:
             # The next ones of the rollout would be no better.
             dropped = self._gradients.drop()
-            part = part._replace(agent_steps=part.agent_steps + dropped, samples=part.samples + dropped)
+            counts = part.agent_steps + dropped, part.samples + dropped
+            part = part._replace(agent_steps=counts[0], samples=counts[1], new_steps_follow=False)
             self._moments = None, None
         return part, non_finite
 
@@ -176,6 +177,7 @@ class Actor:
             advantage_moments=part.advantage_moments,
             rewards=self._builder.take_rewards(),
             non_finite=non_finite,
+            new_steps_follow=part.new_steps_follow,
         )
 
     def _end_stage(self, stage: str) -> None:
@@ -221,6 +223,7 @@ class Actor:
 
     @property
     def plays_next(self) -> bool:
+        """Whether the next call plays a rollout."""
         return self._gradients.rollout_is_done
 
     @property

@@ -20,15 +20,15 @@ from shared.types import Float32Array, Rollout, WeightSnapshot
 
 # `AdvantageMoments`.
 _MOMENTS = tf.TensorSpec((3,), tf.float64)
-# Whether they have those of the rollout itself.
+# Whether these include the moments of the rollout itself.
 _COUNTED = tf.TensorSpec((), tf.bool)
 
 
 class RolloutPart(NamedTuple):
     """One gradient of a rollout: float32 [P], and the method's statistics over its agent steps, by name.
 
-    The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time.
-    `advantage_moments` come with the first one of a rollout.
+    The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time; with
+    `new_steps_follow` the next gradient has such ones, too. `advantage_moments` come with the first one of a rollout.
     """
 
     gradient: Float32Array
@@ -36,6 +36,7 @@ class RolloutPart(NamedTuple):
     agent_steps: int
     samples: int
     advantage_moments: AdvantageMoments | None = None
+    new_steps_follow: bool = False
 
 
 class Gradients(ABC):
@@ -83,7 +84,7 @@ class Gradients(ABC):
         """Keep what gradients need of the actions at time `t` of the current rollout."""
 
     def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:  # noqa: B027
-        """The same for all times at once, float32 [T, B] each."""
+        """Keep values and log-probabilities of all times at once, float32 [T, B] each."""
 
     @abstractmethod
     def begin(self, rollout: Rollout) -> None:
@@ -166,7 +167,7 @@ class Minibatches(Gradients):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy)
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
-        # Otherwise `Method.targets` does.
+        # Without fresh gradients `Method.targets` standardises.
         self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
         self._shape = shape = (config.actor.unroll_length, config.actor.environments)
         self._begin_first(seed)
@@ -191,7 +192,7 @@ class Minibatches(Gradients):
         self._log_probs: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
         self._returns = self._advantages = tf.zeros(self._shape)
         self._moments: AdvantageMoments | None = None
-        # Those that came with the weights of the first gradient of the rollout.
+        # The moments of all actors' advantages that came with the weights of the rollout's first gradient.
         self._before = AdvantageMoments()
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
@@ -240,7 +241,8 @@ class Minibatches(Gradients):
         if self._reported == self._epochs * self._minibatches:
             self._rollout = None
         moments, self._moments = self._moments, None
-        return RolloutPart(as_array(gradient), self._named(statistics), samples if epoch == 0 else 0, samples, moments)
+        new, follow = samples if epoch == 0 else 0, self._reported < self._minibatches
+        return RolloutPart(as_array(gradient), self._named(statistics), new, samples, moments, follow)
 
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:
         """The gradient over a minibatch, and its statistics."""
@@ -336,7 +338,8 @@ class WholeRollouts(Minibatches):
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
         if self._reported == 0:
             self._before = self.recent_advantages
-        # The learner has counted those of the first gradient of this rollout by the time that it has newer weights.
+        # With K = 1 newer weights have those of the first gradient of this rollout, too. With larger K they may be of
+        # before: then it is standardised by those of others, a few rollouts of a window of many.
         counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
         gradient, statistics, own = self._gradient(

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal, Unpack
 
 import msgspec
 
-from launch.interrupts import Interrupts, StopRequest, blocked
+from launch.interrupts import Interrupts, StopRequest, blocked, take_all
 from launch.machine import module_command, module_environment, open_standard_streams
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
@@ -124,7 +124,7 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> "_O
     while True:
         try:
             weights, stop.weights = stop.weights, False
-            request = _Request(stop.reason if stop.requested else None, stop.at_once, weights, stop.take_numbers())
+            request = _Request(stop.reason if stop.requested else None, stop.at_once, weights, take_all(stop.numbers))
             if request != sent:
                 _send(connection, msgspec.msgpack.encode(request))
                 sent = request
@@ -208,7 +208,7 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
         while True:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=_Request)
             interrupts.weights |= request.weights
-            interrupts.numbers.update(request.numbers)
+            interrupts.numbers.append(request.numbers)
             if request.finish is not None:
                 interrupts.request(request.finish)
                 # `at_once` is a second one.

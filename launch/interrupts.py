@@ -1,9 +1,18 @@
 """Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
 
 import signal
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+
+def take_all(queue: deque[Mapping[str, float]]) -> dict[str, float]:
+    """Empty a queue to which another thread may append. Of two numbers with one name the later one is returned."""
+    taken: dict[str, float] = {}
+    for _ in range(len(queue)):
+        taken |= queue.popleft()
+    return taken
 
 
 class StopRequest:
@@ -16,19 +25,14 @@ class StopRequest:
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         weights: send the present weights as an event, and go on.
-        numbers: of the caller by name, for the next row of the run.
+        numbers: of the caller by name, for the next row of the run. Any thread may append some.
         reason: what requested it, for the message about it; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.requested = self.interrupted = self.at_once = self.weights = False
         self.reason = ""
-        self.numbers: dict[str, float] = {}
-
-    def take_numbers(self) -> dict[str, float]:
-        """The numbers since the last call."""
-        numbers, self.numbers = self.numbers, {}
-        return numbers
+        self.numbers: deque[Mapping[str, float]] = deque()
 
     def request(self, reason: str) -> None:
         """Set `requested` for `reason`, unless something else has set it."""

@@ -84,6 +84,19 @@ def prepare_for_actors(config: RunConfig) -> None:
         )
 
 
+def prepare_to_read_weights(config: RunConfig) -> None:
+    """Prepare TensorFlow in the process that starts a run, and that reads weights before its actors do."""
+    if config.executor == "inline":
+        prepare_for_actors(config)
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    prepare_tensorflow(gpu=False, network=config.network)
+    # Ray, which this process starts next, counts GPUs by it.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+
+
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
     if "tensorflow" in sys.modules:

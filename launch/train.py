@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
 from launch.on_ray.placement import aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
@@ -384,7 +384,7 @@ def _watch(
 
     def look() -> None:
         weights, listener.stop.weights = listener.stop.weights, False
-        seen = view(weights, listener.stop.take_numbers())
+        seen = view(weights, take_all(listener.stop.numbers))
         listener.progressed |= seen.progress.agent_steps_per_second > 0
         for event in seen.events:
             listener(event)
@@ -402,6 +402,8 @@ def _watch(
                 raise
             look()
             if summary is not None:
+                # The view may have been under way before the end.
+                look()
                 return summary
             if listener.stop.requested and not passed_on:
                 passed_on = True

@@ -101,7 +101,8 @@ class EpisodeStats(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence["EpisodeStats"]) -> "EpisodeStats":
-        """The episodes of all parts, whose `info` has the same names."""
+        """The episodes of all parts. `info` has the same names in those that have episodes."""
+        parts = [part for part in parts if len(part.returns)]
         if not parts:
             return cls(np.empty(0, np.float64), np.empty(0, np.int64))
         returns, lengths, infos, environments = zip(*parts, strict=True)
@@ -128,9 +129,10 @@ class StageSeconds(NamedTuple):
 class GradientReport(NamedTuple):
     """The message of an actor to the learner: one gradient, and the account of its agent steps.
 
-    `version` is that of the weights of the gradient, which also acted if this is the rollout's first gradient.
-    `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the number of agent
-    steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
+    `version` is that of the weights of the gradient, which also acted if this is the rollout's first gradient, unless
+    gradients are fresh. `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the
+    number of agent steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
+    `new_steps_follow`: the next gradient of the rollout has such agent steps, too.
     `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
     if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments;
     `advantage_moments` those of the advantages of this rollout, where they are standardised by such moments.
@@ -154,6 +156,7 @@ class GradientReport(NamedTuple):
     advantage_moments: AdvantageMoments | None = None
     rewards: float = 0.0
     non_finite: str = ""
+    new_steps_follow: bool = False
 
 
 class Played(NamedTuple):

@@ -75,18 +75,20 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
                 returns.append(step.episode_return)
                 console.print(f"episode {episode + 1}: return {returns[-1]:g}", highlight=False)
     except KeyboardInterrupt:
-        console.print(f"interrupted: {len(returns)} whole episodes are in the video, and part of the next")
+        what = f"{len(returns)} whole episodes are in the video, and part of the next" if writer.frames else "no video"
+        console.print(f"interrupted: {what}")
     result = {
         **made,
         "returns": returns,
         "frames": writer.frames,
         "seconds": writer.frames / stage.frames_per_second,
-        "file": str(output),
+        "file": str(output) if writer.frames else None,
         "interrupted": len(returns) < arguments.episodes,
         **provenance(),
     }
     length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {stage.frames_per_second} a second"
-    print_line(console, f"{length}: {output}")
+    if writer.frames:
+        print_line(console, f"{length}: {output}")
     write_json(arguments.json, result)
     return result
 

@@ -117,7 +117,7 @@ class GradientAggregator:
 
     def _play(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
         """Divide a share among the actors, or pause their evaluation."""
-        self._pool.share = lambda _: None
+        self._pool.share_of = lambda _: None
         if share is None:
             return
         if share.number != self._evaluated:
@@ -129,7 +129,7 @@ class GradientAggregator:
             self._shares = EvaluationShares(self._evaluation, share, dict.fromkeys(actors, 1))
         if self._shares is not None:
             self._shares.whole = share
-            self._pool.share = self._shares.share
+            self._pool.share_of = self._shares.share
 
     def _record(self, *changes: Change) -> None:
         """Queue events for this call and the next ones; the first carries the number of lost rollouts."""
@@ -144,12 +144,7 @@ class GradientAggregator:
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)
-        gradient = report.gradient
-        # The squared norm is finite exactly where the learner would find it so; one pass, no allocation.
-        with np.errstate(over="ignore", invalid="ignore"):
-            finite = not report.non_finite and bool(np.isfinite(np.dot(gradient, gradient)))
-        if not finite:
-            report = report._replace(non_finite=report.non_finite or "gradient")
+        gradient, finite = report.gradient, not report.non_finite
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
         elif finite:

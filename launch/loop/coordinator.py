@@ -6,7 +6,7 @@ newest weights. What is lost with an actor before its report arrives is counted 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from launch.loop.evaluation import EvaluationLost, GoesOn, SharedEvaluation
 from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed, Heartbeat
@@ -54,7 +54,7 @@ class Coordinator:
         self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
         self._pool = WorkerPool(executor, supervision, clock)
-        # The versions that the executor has: a publish costs a copy, so each is published once.
+        # The versions that the executor has: a snapshot is a copy, so each version is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         # Rollouts in a row that were not finite: each of them gives one report.
@@ -85,9 +85,14 @@ class Coordinator:
         """Whether an evaluation is under way."""
         return self._evaluation is not None
 
-    def give_up_evaluation(self) -> None:
-        """Forget the evaluation under way: it may take minutes."""
-        self._evaluation, self._pool.share = None, lambda _: None
+    def give_up_evaluation(self) -> EvaluationLost | None:
+        """End the evaluation under way, which may take minutes more; None without one."""
+        evaluation = self._evaluation
+        self._end_evaluation()
+        return None if evaluation is None else EvaluationLost("the run was interrupted", evaluation.agent_steps)
+
+    def _end_evaluation(self) -> None:
+        self._evaluation, self._pool.share_of = None, lambda _: None
 
     def evaluate(self, policy: EvaluationPolicy, config: EvaluationConfig, goes_on: GoesOn | None = None) -> bool:
         """Begin an evaluation of the current weights by the actors; False if there is none, or one is under way.
@@ -102,7 +107,7 @@ class Coordinator:
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
         self._allowed = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
         self._executor.publish_evaluated(snapshot)
-        self._pool.share = self._evaluation.share
+        self._pool.share_of = self._evaluation.share
         return True
 
     def run(self) -> Iterator[Event | None]:
@@ -140,8 +145,12 @@ class Coordinator:
             yield from self._with_losses(self._pool.supervise())
         self._pool.end()
 
-    def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
-        """Submit a report to the learner, and dispatch to its actor again."""
+    def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
+        """Submit a report to the learner, and dispatch to its actor again.
+
+        Raises:
+            TrainingStoppedError: too many rollouts in a row were not finite.
+        """
         if self.began is None:
             # Not `clock`: a replay drives it by the trace. Actors on other machines have clocks of their own.
             self.began = time.monotonic() - worked_seconds(report)
@@ -151,18 +160,18 @@ class Coordinator:
             outcomes = self._learner.submit_sum(report)
         else:
             outcomes = [self._learner.submit(report)]
+        # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
+        if not self._pool.stopping:
+            self._publish()
+        self._pool.dispatch(report.actor_id)
         for outcome in outcomes:
+            yield outcome
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
             if self._non_finite > MOST_NON_FINITE:
                 raise TrainingStoppedError(
                     f"{self._non_finite} rollouts in a row were not finite; the last had the "
                     f"{outcome.report.non_finite}: {non_finite_advice(outcome.report.non_finite)}"
                 )
-        # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
-        if not self._pool.stopping:
-            self._publish()
-        self._pool.dispatch(report.actor_id)
-        return outcomes
 
     def _take_part(self, part: EvaluationPart) -> Iterator[Event]:
         """Add a part to its evaluation, unless that was given up, and dispatch to its actor again."""
@@ -170,7 +179,7 @@ class Coordinator:
         if evaluation is not None and part.number == evaluation.number:
             ended = evaluation.add(part) or self._endless(evaluation)
         if ended is not None:
-            self.give_up_evaluation()
+            self._end_evaluation()
         self._pool.on_part(part)
         if self._pool.stopping and ended is None:
             # Others may have waited for the next wave.
@@ -196,7 +205,7 @@ class Coordinator:
         """Give up the evaluation if a worker that has a share of it has lost an actor."""
         evaluation = self._evaluation
         if evaluation is not None and worker in evaluation.workers:
-            self.give_up_evaluation()
+            self._end_evaluation()
             yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
     def _stop_if_none_can_be_made(self, change: Change) -> None:
@@ -205,7 +214,8 @@ class Coordinator:
             raise ConfigurationError(f"actor {change.actor_id} {change.reason}")
 
     def _publish(self) -> None:
-        # Only new versions: every published snapshot is encoded and copied once, 2.7 MB for the network of A3C.
+        # Only new versions: a snapshot copies P floats, and an executor of processes copies them again at the first
+        # dispatch; 2.7 MB for the network of A3C.
         if self._published_version != self._learner.version:
             self._executor.publish(self._learner.snapshot())
             self._published_version = self._learner.version

@@ -129,7 +129,7 @@ class SharedEvaluation(EvaluationShares):
     def _result(self) -> EvaluationResult:
         """The result of the whole waves so far, ordered by wave and environment: arrivals do not change it."""
         parts = self._parts
-        episodes = EpisodeStats.joined([part.episodes for part in parts if len(part.order)])
+        episodes = EpisodeStats.joined([part.episodes for part in parts])
         order, environments, games = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "environments", "games")
         )

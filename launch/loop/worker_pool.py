@@ -61,7 +61,7 @@ class WorkerPool:
         clock: monotonic seconds.
 
     Attributes:
-        share: what an actor is to play of an evaluation, in place of its training; None if nothing.
+        share_of: returns what an actor is to play of an evaluation, in place of its training; None if nothing.
         actor_restarts: number of replaced actors, those behind an aggregator included.
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
     """
@@ -72,11 +72,11 @@ class WorkerPool:
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._draining: set[int] = set()
-        # Actors whose last call left work that ends in a report.
+        # Actors whose last call left work that ends in a report, such as agent steps that are in no gradient yet.
         self._expected: set[int] = set()
         self._checked = clock()
         self.stopping = False
-        self.share: Callable[[int], EvaluationShare | None] = lambda _: None
+        self.share_of: Callable[[int], EvaluationShare | None] = lambda _: None
         self.actor_restarts = 0
         self.rollouts_lost = 0
 
@@ -97,7 +97,7 @@ class WorkerPool:
         an evaluation, also while the run stops, but not while the actor's node drains.
         """
         draining, expected = actor_id in self._draining, actor_id in self._expected
-        share = None if draining or expected else self.share(actor_id)
+        share = None if draining or expected else self.share_of(actor_id)
         if (self.stopping or draining) and share is None and not expected:
             return
         self._executor.dispatch(actor_id, share)
@@ -111,7 +111,7 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
-        self._expected.discard(report.actor_id)
+        self._expect(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
         self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
         self._restarts.proven(report.actor_id)
 
@@ -144,11 +144,11 @@ class WorkerPool:
         while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
         self._watchdog.heard_from(heartbeat.actor_id)
-        if heartbeat.expects_report:
-            self._expected.add(heartbeat.actor_id)
-        else:
-            self._expected.discard(heartbeat.actor_id)
+        self._expect(heartbeat.actor_id, heartbeat.expects_report)
         self.dispatch(heartbeat.actor_id)
+
+    def _expect(self, actor_id: int, expected: bool) -> None:
+        (self._expected.add if expected else self._expected.discard)(actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement.
@@ -283,11 +283,12 @@ class Watchdog:
         if actor.first is None:
             actor.first = worked
         else:
-            actor.longest = max(actor.longest, now - actor.since)
+            # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
+            actor.longest = max(actor.longest, now - actor.since, worked)
         self.heard_from(actor_id)
 
     def heard_from(self, actor_id: int) -> None:
-        """Record that the call ended. In a heartbeat, it says nothing about the duration of a rollout."""
+        """Record that the call ended."""
         self._actors[actor_id].since = None
 
     def starts_again(self, actor_id: int) -> None:

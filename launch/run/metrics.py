@@ -7,13 +7,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from launch.interrupts import take_all
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
@@ -114,7 +115,7 @@ class Metrics:
     Attributes:
         evaluation_return: that of the last evaluation.
         latest: the last view or row, which other threads may read.
-        own: numbers of the caller for the next row, which another thread adds.
+        own: numbers of the caller for the next row, which another thread appends.
         drains: no further rollout is to come, so that the rates hold.
     """
 
@@ -139,7 +140,7 @@ class Metrics:
             Timer(self.write_row, config.log_every_seconds, every_frames),
             Timer(self._update_view, self._view_seconds),
         )
-        self.own: dict[str, float] = {}
+        self.own: deque[Mapping[str, float]] = deque()
         self.drains = False
         self._suspicious_rows = 0
         # Episodes so far, for the names of `--environment.log-info` of which none has given a number.
@@ -232,7 +233,6 @@ class Metrics:
             evaluation_return=self.evaluation_return,
             evaluations=list(self._evaluations),
             statistics={name: total / self._lags.total() for name, total in self._statistics.items()},
-            own=dict(self.own),
             info=info_means({name: np.array(values) for name, values in self._info.items()}),
         )
 
@@ -250,7 +250,7 @@ class Metrics:
 
     def write_row(self, *, last: bool = False) -> None:
         """Write a row and start a new interval."""
-        row = self.progress()
+        row = replace(self.progress(), own=take_all(self.own))
         line = to_json(row_values(row)).encode() + b"\n"
         try:
             append_line(self._file, line)
@@ -273,8 +273,6 @@ class Metrics:
         span = self._counted() - self._mark
         if span[0] >= _RATE_SECONDS:
             self._mark, self._span_before = self._mark + span, span
-        for name in row.own:
-            del self.own[name]
         self._warn_of_missing_info(_SILENT_EPISODES)
         self._warn_if_dead(row.statistics)
         self._begin(row.elapsed_seconds)

@@ -19,7 +19,7 @@ import numpy as np
 
 from launch.output import quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 from shared.layout import ParameterLayout
@@ -315,7 +315,7 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
         problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
         raise setting_error("environment.id", config.environment.id, problem)
     spec = other.with_observation_mean(config, spec)
-    prepare_tensorflow(gpu=False, network=config.network)
+    prepare_to_read_weights(config)
     from actors.policy import Policy
 
     layout = Policy(config, spec).layout

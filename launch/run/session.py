@@ -237,7 +237,8 @@ class TrainingSession:
         """
         if weights:
             self._weights_requested = True
-        self.metrics.own.update(numbers or {})
+        if numbers:
+            self.metrics.own.append(numbers)
         return View(self.metrics.latest, self.messages.take())
 
     def run(self) -> dict[str, Any]:
@@ -319,8 +320,8 @@ class TrainingSession:
                 self.metrics.drains = True
                 if self.coordinator.evaluates and not self._interrupted:
                     self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        if self._interrupted:
-            self.coordinator.give_up_evaluation()
+        if self._interrupted and (lost := self.coordinator.give_up_evaluation()) is not None:
+            self.evaluations.lose(lost, self._point())
 
     def _ends_at_once(self) -> bool:
         """Whether the loop ends without the calls under way."""
@@ -410,7 +411,7 @@ class TrainingSession:
         except CheckpointError as error:
             # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
             self.log(f"warning: {error}; training goes on")
-        if not self.config.evaluation.every_frames:
+        if not self.evaluations.regular:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             parameters = learner.snapshot().parameters
             self._best.keep_if_best(learner.version, parameters, self.returns.mean, TRAINING)

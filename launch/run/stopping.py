@@ -31,18 +31,17 @@ class TrainingReturns:
     500.5 at any time. A truncated episode has ended, too.
 
     Attributes:
-        last_count: whether the last episodes counted at the last `update`: there are 100, and each environment has
-            ended one.
+        is_representative: whether at the last `update` there were 100 episodes, and each environment had ended one.
         untrained: the first mean, close to that of untrained play. None before. Only this is in a checkpoint, since
             after a resume all environments are in their first episodes again.
     """
 
     def __init__(self, environments: int) -> None:
         """`environments`: of each actor."""
-        self.last_count = False
+        self.is_representative = False
         self.untrained: float | None = None
         # The episodes of each environment among the last 100, one at least.
-        self._environments, self._share = environments, 1
+        self._environments, self._episodes_each = environments, 1
         # The last returns of each environment, by actor, in the order of the actors' last reports; and how many of them
         # the environment has that has the fewest.
         self._returns: dict[int, list[deque[float]]] = {}
@@ -61,23 +60,24 @@ class TrainingReturns:
             self._fewest[actor_id] = min(map(len, returns))
 
     def update(self, episodes: int, actors: int) -> None:
-        """Set `last_count`, for `episodes` in the window and `actors` at work."""
-        # Actors that are gone have the oldest reports.
+        """Set `is_representative`, for `episodes` in the window and `actors` at work."""
+        # Of more actors than are at work those with the oldest reports: they are gone, or are counted anew.
         while len(self._returns) > actors:
             gone = next(iter(self._returns))
             del self._returns[gone], self._fewest[gone]
-        self._share = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
+        self._episodes_each = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
         everybody = 0 < actors == len(self._returns)
-        self.last_count = episodes >= RETURN_WINDOW and everybody and min(self._fewest.values()) > 0
+        self.is_representative = episodes >= RETURN_WINDOW and everybody and min(self._fewest.values()) > 0
         if self.untrained is None:
             self.untrained = self.mean
 
     @property
     def mean(self) -> float | None:
         """The mean of the finite returns; None without one, and until each environment has ended its share of 100."""
-        if not self.last_count or min(self._fewest.values()) < self._share:
+        if not self.is_representative or min(self._fewest.values()) < self._episodes_each:
             return None
-        last = [value for returns in self._returns.values() for each in returns for value in list(each)[-self._share :]]
+        count = self._episodes_each
+        last = [value for returns in self._returns.values() for each in returns for value in list(each)[-count:]]
         finite_ones = [value for value in last if math.isfinite(value)]
         return float(np.mean(finite_ones)) if finite_ones else None
 
@@ -96,18 +96,26 @@ class RecentReturn:
     """
 
     def __init__(self) -> None:
-        self._reports: deque[tuple[int, float]] = deque()
+        self._rollouts: deque[tuple[int, float]] = deque()
+        # Agent steps and rewards of rollouts whose further reports have new agent steps, by actor: the first report of
+        # a rollout has all of its rewards.
+        self._incomplete: dict[int, tuple[int, float]] = {}
         self._agent_steps, self._rewards = 0, 0.0
         self._lengths: deque[int] = deque(maxlen=_RECENT_EPISODES)
 
     def add(self, report: GradientReport) -> None:
         self._lengths.extend(report.episodes.lengths.tolist())
-        self._reports.append((report.agent_steps, report.rewards))
-        self._agent_steps += report.agent_steps
-        self._rewards += report.rewards
+        agent_steps, rewards = self._incomplete.pop(report.actor_id, (0, 0.0))
+        rollout = agent_steps + report.agent_steps, rewards + report.rewards
+        if report.new_steps_follow:
+            self._incomplete[report.actor_id] = rollout
+            return
+        self._rollouts.append(rollout)
+        self._agent_steps += rollout[0]
+        self._rewards += rollout[1]
         # Those that are not needed any more for 20 episodes of the present length.
-        while self._agent_steps - self._reports[0][0] >= max(1, sum(self._lengths)):
-            agent_steps, rewards = self._reports.popleft()
+        while self._agent_steps - self._rollouts[0][0] >= max(1, sum(self._lengths)):
+            agent_steps, rewards = self._rollouts.popleft()
             self._agent_steps -= agent_steps
             self._rewards -= rewards
 
@@ -168,9 +176,9 @@ class ReturnTarget:
     confirming_agent_steps: int = 0
     not_before_agent_steps: float = 0.0
 
-    def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
-        """Whether the run crosses the target here, and may confirm it. `counts`: the mean is representative."""
-        if self.measure != "training" or not counts or at.agent_steps < self.not_before_agent_steps:
+    def crosses(self, at: TrainingPoint, *, representative: bool) -> bool:
+        """Whether the run crosses the target here, and may confirm it. `representative`: see `TrainingReturns`."""
+        if self.measure != "training" or not representative or at.agent_steps < self.not_before_agent_steps:
             return False
         return any(
             self._is_reached_by(getattr(at, name)) and self.confirming_agent_steps <= share * at.agent_steps
@@ -303,6 +311,11 @@ class Evaluations:
         self.last: dict[str, Any] | None = None
         self.seconds, self.agent_steps = 0.0, 0
 
+    @property
+    def regular(self) -> bool:
+        """Whether regular evaluations are still to come."""
+        return bool(self._every)
+
     def request_if_due(
         self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool]
     ) -> None:
@@ -313,8 +326,8 @@ class Evaluations:
         target, config = self.target, self._config
         if self._under_way is not None or (target is not None and target.confirmed is not None):
             return
-        confirms = target is not None and target.crosses(at, counts=self.returns.last_count)
-        due = bool(self._every) and at.frames - self._since_frames >= self._every
+        confirms = target is not None and target.crosses(at, representative=self.returns.is_representative)
+        due = self.regular and at.frames - self._since_frames >= self._every
         if not (confirms or due):
             return
 
@@ -358,7 +371,7 @@ class Evaluations:
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
         at, _ = self._ended(now, lost.agent_steps)
-        more = "; no other regular one is played" if lost.endless and self._every else ""
+        more = "; no other regular one is played" if lost.endless and self.regular else ""
         self._log(f"the evaluation of update {at.update} is given up: {lost.reason}{more}")
         if lost.endless:
             self._every = 0

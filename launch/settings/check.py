@@ -16,7 +16,7 @@ from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
 from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, option_name
-from launch.tensorflow_setup import prepare_for_actors, prepare_tensorflow
+from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.config.checks import For, Rule, declared, first_refusal
 from shared.config.training import VECTORS
@@ -246,13 +246,7 @@ def check_changes(config: RunConfig, before: RunConfig, run: Path) -> None:
 def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
     """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
     check_changes(config, folder.read_settings(), folder.path)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.executor == "inline":
-        prepare_for_actors(config)
-    else:
-        prepare_tensorflow(gpu=False, network=config.network)
-        # Ray, which this process starts next, counts GPUs by it.
-        os.environ.pop("CUDA_VISIBLE_DEVICES") if visible is None else os.environ.update(CUDA_VISIBLE_DEVICES=visible)
+    prepare_to_read_weights(config)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 

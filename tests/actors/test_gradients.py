@@ -91,6 +91,7 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
         assert live < rollout.mask.size
         assert sum(report.agent_steps for report in of_rollout) == live
         assert [report.agent_steps for report in of_rollout[2:]] == [0] * 4
+        assert [report.new_steps_follow for report in of_rollout] == [True] + [False] * 5
         for epoch in (of_rollout[0:2], of_rollout[2:4], of_rollout[4:6]):
             assert sum(report.samples for report in epoch) == live
         assert len(of_rollout[0].episodes.returns) > 0

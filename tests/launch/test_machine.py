@@ -245,6 +245,24 @@ def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
         seen.unlink()
 
 
+@pytest.mark.parametrize("visible", [None, "0,1"])
+def test_a_process_that_reads_weights_before_ray_starts_hides_no_gpu_from_it(
+    visible: str | None, fakes: dict[str, str]
+) -> None:
+    """With and without a module of the user that has imported TensorFlow before."""
+    for imports in ("", "import tensorflow\n"):
+        script = f"""{imports}
+import os
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+os.environ.update({{}} if {visible!r} is None else {{"CUDA_VISIBLE_DEVICES": {visible!r}}})
+from launch.presets import PRESETS
+from launch.tensorflow_setup import prepare_to_read_weights
+prepare_to_read_weights(PRESETS["cartpole"].config)
+assert os.environ.get("CUDA_VISIBLE_DEVICES") == {visible!r}
+"""
+        run_python(script, environment=fakes)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
 def test_a_started_process_chooses_kernels_for_its_own_network(fakes: dict[str, str]) -> None:
     started = """

@@ -22,7 +22,9 @@ NAN = float("nan")
 
 
 def report(actor_id: int, sequence: int, *gradient: float) -> GradientReport:
-    return gradient_report(actor_id, sequence, gradient=np.array(gradient, np.float32))
+    """A report as actors make it, which names a gradient that is not finite."""
+    made = gradient_report(actor_id, sequence, gradient=np.array(gradient, np.float32))
+    return made._replace(non_finite="" if np.isfinite(gradient).all() else "gradient")
 
 
 class Node:

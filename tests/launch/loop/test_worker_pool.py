@@ -145,10 +145,16 @@ def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cart
         executor.completions += [None, working(sequence, worked)]
         assert next(events) is None
         assert isinstance(next(events), Outcome)
-    executor.clock.now += 20 * 45.0 + 1.0
+    # One of 50 s in a call of its own, and its first gradient.
+    executor.completions += [Heartbeat(0), 0.1, working(5, 50.1)]
+    assert kinds(events, 3) == [Heartbeat, type(None), Outcome]
+    executor.clock.now += 20 * 50.1 - 1.0
+    executor.completions.append(None)
+    assert next(events) is None
+    executor.clock.now += 2.0
     hung = next(events)
     assert isinstance(hung, Failed)
-    assert "its longest rollout took 45.0 s: it hangs" in hung.reason
+    assert "its longest rollout took 50.1 s: it hangs" in hung.reason
 
 
 def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its_start(cartpole: RunConfig) -> None:
@@ -210,7 +216,8 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     bad = np.full(2, np.nan, np.float32)
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in range(3, 24)]
-    assert [next(events).dropped for _ in range(22)] == ["non_finite", None, *["non_finite"] * 20]
+    # A trace of the run has the last one, too.
+    assert [next(events).dropped for _ in range(23)] == ["non_finite", None, *["non_finite"] * 21]
     with pytest.raises(TrainingStoppedError, match="21 rollouts in a row were not finite"):
         next(events)
     assert learner.is_finite()
@@ -311,7 +318,9 @@ def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one
     executor.completions.append(part(executor, 1, *[1.0] * 10))
     assert kinds(events, 1) == [EvaluationPart]
     assert (waves, sorted(executor.tape[-2:])) == ([20], ["evaluate 0", "evaluate 1"])
-    coordinator.give_up_evaluation()
+    given_up = coordinator.give_up_evaluation()
+    assert given_up == EvaluationLost("the run was interrupted", 2 * 10 * 10)
+    assert coordinator.give_up_evaluation() is None
     executor.completions += [part(executor, actor_id) for actor_id in (0, 1)]
     assert [type(event) for event in events] == [EvaluationPart] * 2
     assert executor.calls_in_flight == 0
@@ -476,6 +485,15 @@ def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole
     ]
     assert [outcome.policy_lag for outcome in outcomes] == [0, 0, 2]
     assert learner.version == 3
+
+
+def test_after_stop_new_steps_of_a_rollout_are_taken_in(cartpole: RunConfig) -> None:
+    executor, events, coordinator, learner = make(cartpole, actors=1)
+    executor.completions += [report(0, sequence, 0)._replace(new_steps_follow=sequence < 3) for sequence in (1, 2, 3)]
+    next(events)
+    coordinator.stop()
+    assert [type(event) for event in events] == [Outcome] * 2
+    assert learner.account.ledger.sampled == 3
 
 
 @pytest.mark.parametrize("lost", [0, 2])

@@ -31,7 +31,7 @@ from launch.results.report import RunReport
 from launch.run.folder import RunFolder, load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError
-from shared.types import EvaluationPart, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot
 
 
 def summary_of(returns: Sequence[float], games: Sequence[int], game: str = "CartPole-v1") -> dict[str, Any]:
@@ -289,3 +289,11 @@ def test_damaged_manifests_and_metrics_leave_a_report_possible(run: Path) -> Non
             assert reported | of_summary == figures | of_summary
     # Emptied metrics, or noise in place of them, leave nothing to report.
     assert 0 < refused < 50
+
+
+def test_episodes_join_whether_or_not_each_part_has_some() -> None:
+    none = EpisodeStats(np.empty(0), np.empty(0, np.int64))
+    some = EpisodeStats(np.array([1.0, 2.0]), np.array([3, 4]), {"right": np.array([0.5, np.nan])})
+    for parts in ([none, some], [some, none], [none, some, none]):
+        assert EpisodeStats.joined(parts).info["right"][0] == 0.5
+    assert EpisodeStats.joined([none]).info == {}

@@ -40,7 +40,7 @@ def count(returns: TrainingReturns, *reports: tuple[int, int], episodes: int = 1
         which = np.arange(unfinished, ENVIRONMENTS)
         returns.add(actor_id, ended_in(which, np.ones(len(which))))
     returns.update(episodes, actors)
-    return returns.last_count
+    return returns.is_representative
 
 
 def test_the_last_100_count_after_the_first_episode_of_each_environment() -> None:
@@ -129,7 +129,7 @@ def target_of(measure: Any = "training") -> ReturnTarget:
 def evaluations_of(target: ReturnTarget | None, every_frames: int = 0, log: Any = lambda _: None) -> Evaluations:
     """The mean of the last training episodes counts, and that of untrained play is -20."""
     returns = TrainingReturns(1)
-    returns.last_count, returns.untrained = True, -20.0
+    returns.is_representative, returns.untrained = True, -20.0
     return Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), target, returns, log)
 
 
@@ -174,9 +174,9 @@ def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
     target = target_of()
     evaluations = evaluations_of(target)
     assert updates(evaluations, at(150, 17.9), at(160, 12.0, recent=17.9)) == []
-    evaluations.returns.last_count = False
+    evaluations.returns.is_representative = False
     assert updates(evaluations, at(165, 18.5)) == [], "an environment is in its first episode"
-    evaluations.returns.last_count = True
+    evaluations.returns.is_representative = True
     assert updates(evaluations, at(170, 18.0), at(180)) == [170], "one at a time"
     assert (target.first, target.confirmed) == (at(170, 18.0), None)
     assert confirmed(evaluations, 18.0, at(190))
@@ -224,7 +224,7 @@ def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
 def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
     target = target_of()
-    assert not target.crosses(at(170, mean), counts=True)
+    assert not target.crosses(at(170, mean), representative=True)
     target.evaluated(mean, at(170), confirms=True)
     assert target.confirmed is None
 
@@ -367,6 +367,20 @@ def recent(*reports: tuple[int, float, int, int]) -> float | None:
         stats = EpisodeStats(np.zeros(episodes), np.full(episodes, length))
         estimate.add(gradient_report(0, 1, agent_steps=agent_steps)._replace(rewards=rewards, episodes=stats))
     return estimate.value
+
+
+def test_the_rewards_of_a_rollout_of_several_reports_count_with_all_of_its_steps() -> None:
+    estimate, seen = RecentReturn(), set()
+    for _ in range(20):
+        # All rewards of the 512 agent steps, and all episodes, come with the first report.
+        for part in range(4):
+            episodes = (
+                EpisodeStats(np.zeros(17), np.full(17, 30)) if part == 0 else EpisodeStats(np.empty(0), np.empty(0))
+            )
+            report = gradient_report(0, 1, agent_steps=128)._replace(rewards=0.0 if part else 512.0, episodes=episodes)
+            estimate.add(report._replace(new_steps_follow=part < 3))
+            seen.add(estimate.value)
+    assert seen == {None, 30.0}
 
 
 def test_the_present_return_follows_from_the_latest_rewards() -> None:
