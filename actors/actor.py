@@ -21,7 +21,7 @@ from shared.types import (
     EvaluationShare,
     Float32Array,
     GradientReport,
-    Played,
+    Heartbeat,
     StageSeconds,
     WeightSnapshot,
 )
@@ -86,13 +86,13 @@ class Actor:
             # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
             self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + actor.most_rollouts_ahead))
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Played:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Heartbeat:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
 
         If a rollout gives several gradients, only its first call acts. Each later call reports the next gradient of the
         same rollout at the weights of `snapshot`. `target` has the weights of the target network, for methods with one.
 
-        With `actor.fresh_gradients` the call that acts returns `Played`, and its first gradient is that of the next
+        With `actor.fresh_gradients` the call that acts returns `Heartbeat`, and its first gradient is that of the next
         call: a call is what brings new weights, so that these are the newest, and nothing else has to travel. Before
         its first rollout the actor plays up to 1,024 agent steps that are in no gradient, a rollout in each call.
         """
@@ -100,13 +100,13 @@ class Actor:
         self._synchronise(snapshot, target)
         if self._ahead:
             self._play_ahead()
-            return Played(expects_report=False)
+            return Heartbeat(self.actor_id, expects_report=False)
         failed = None
         if self._gradients.rollout_is_done:
             failed = self._play_rollout(snapshot.reward_factor)
             if failed is None and self._fresh:
                 self._end_stage("gradient")
-                return Played()
+                return Heartbeat(self.actor_id)
         part, non_finite = failed or self._next_gradient()
         return self._report(snapshot, part, non_finite)
 

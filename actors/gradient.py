@@ -364,7 +364,7 @@ class WholeRollouts(Minibatches):
 
 def gradients_of(config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> Gradients:
     """The gradients that the settings choose, of the first actor of a process."""
-    if not config.actor.corrects:
+    if not config.actor.needs_behaviour:
         return RolloutGradient(config, spec, policy)
     whole = config.actor.fresh_gradients and config.actor.minibatches == 1
     return (WholeRollouts if whole else Minibatches)(config, spec, policy, seed)

@@ -81,11 +81,11 @@ class Policy:
         seen = [tf.TensorSpec((None, *spec.row_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
-        corrects = config.actor.corrects
-        self._gives_values = training and corrects
+        needs_behaviour = config.actor.needs_behaviour
+        self._gives_values = training and needs_behaviour
         # Not for a rollout with several gradients, of which they would serve the first only, nor for one whose first
         # action was chosen by other weights, or whose gradient uses newer ones.
-        stores = unroll_length is not None and not self.method.needs_next_actions and not corrects
+        stores = unroll_length is not None and not self.method.needs_next_actions and not needs_behaviour
         self._stored = StoredActivations(unroll_length or 0) if stores else None
         step = tf.TensorSpec((), tf.int32)
         # Made once: with cold caches a tensor of a number takes 190 µs, a tenth of a call.

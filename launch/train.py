@@ -35,8 +35,15 @@ from launch.settings.check import (
 from launch.settings.resolve import resolved, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for_actors
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, EnvironmentFailedError, alternatives, last_line, setting_error, typed_line
-from shared.errors import place as place_of
+from shared.errors import (
+    ConfigurationError,
+    EnvironmentFailedError,
+    alternatives,
+    last_line,
+    raised_at,
+    setting_error,
+    typed_line,
+)
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -299,7 +306,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             if not own:
                 raise
             names = alternatives(f"--{section}.name" for section in sorted(own))
-            line = f"{names}: {typed_line(error)}{place_of(error)}"
+            line = f"{names}: {typed_line(error)}{raised_at(error)}"
             raise (TrainingFailedError if run.listener.training else ConfigurationError)(line) from error
         finally:
             thread.shutdown(wait=False)

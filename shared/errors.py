@@ -83,7 +83,7 @@ _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _BETWEEN = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:gymnasium|numpy|ray|cloudpickle)[/\\]|^<")
 
 
-def place(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """Where an error was raised, as " (file.py:12, in step)": the innermost frame of the user's code.
 
     That is a file which is not installed; else an installed one that is not Gymnasium's or NumPy's. Empty if there is

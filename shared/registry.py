@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shared.errors import ConfigurationError, place, setting_error, typed_line
+from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def made(setting: str, name: str, table: Mapping[str, Entry], base: type, *argum
     except Exception as error:
         if table[name].module.startswith("shared."):
             raise
-        raise setting_error(setting, name, f"cannot be made: {typed_line(error)}{place(error)}") from error
+        raise setting_error(setting, name, f"cannot be made: {typed_line(error)}{raised_at(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -159,13 +159,15 @@ class GradientReport(NamedTuple):
     new_steps_follow: bool = False
 
 
-class Played(NamedTuple):
-    """The result of an actor's call that has played a rollout and takes no gradient of it yet.
+class Heartbeat(NamedTuple):
+    """A call ended without a report, and the next one goes on: an actor has played a rollout of which it takes the
+    gradients at newer weights, or one before its first; or a node's aggregator is alive and its sum is not complete.
 
-    `expects_report`: the next call does. Otherwise the rollout was played ahead of the first one, and is in no
-    gradient and no count.
+    `expects_report`: work is under way that ends in a report. Otherwise a run that stops need not wait for this actor,
+    whose rollout is in no gradient and no count; or the node has no actor, and a sum may take any time.
     """
 
+    actor_id: int
     expects_report: bool = True
 
 

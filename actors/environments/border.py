@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Tuple
 from actors.environments.spaces import Actions
 from actors.environments.values import as_mask, as_number, as_truth, described, observation_check
 from shared.config import EnvironmentConfig
-from shared.errors import EnvironmentFailedError, place, setting_error, typed_line
+from shared.errors import EnvironmentFailedError, raised_at, setting_error, typed_line
 
 # The entries of info that a copy passes on: the numbers of `log_info`, float64 [N], and its error.
 LOGGED, FAULT = "tributary.logged", "tributary.fault"
@@ -131,7 +131,7 @@ class Border(gymnasium.Wrapper):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            LOGGER.warning("%s: close() raised %s%s", self._name, typed_line(error), place(error))
+            LOGGER.warning("%s: close() raised %s%s", self._name, typed_line(error), raised_at(error))
 
     def _with_mask(self, method: str, observation: Any, info: Any, terminated: bool = False) -> tuple[Any, Any]:
         """The observation, and the mask: a part of a Dict observation, which its space has no more, else of info.
@@ -152,7 +152,7 @@ class Border(gymnasium.Wrapper):
         return observation, as_mask(name, given, self._actions, shape, ended=terminated).astype(np.int8)
 
     def _raised(self, method: str, error: BaseException) -> NoReturn:
-        where = place(error) or self._place_of(method)
+        where = raised_at(error) or self._place_of(method)
         raise EnvironmentFailedError(f"{self._name}: {method}() raised {typed_line(error)}{where}") from error
 
     def _refuse(self, method: str, problem: str) -> NoReturn:

@@ -27,7 +27,7 @@ from actors.environments.pictures import Frames, Pictures, has_pictures
 from actors.environments.spaces import Actions, Observations
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
-from shared.errors import place, setting_error, typed_line
+from shared.errors import raised_at, setting_error, typed_line
 from shared.registry import import_modules
 
 UNSAVED = (
@@ -285,7 +285,7 @@ def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
     try:
         wrapped = made(environment, **_typed(options, made))
     except Exception as error:
-        problem = f"cannot be made: {typed_line(error)}{place(error)}"
+        problem = f"cannot be made: {typed_line(error)}{raised_at(error)}"
         raise setting_error("environment.wrappers", wrapper, problem) from error
     if not isinstance(wrapped, gymnasium.Env):
         raise setting_error("environment.wrappers", wrapper, f"gives {type(wrapped).__name__}, and no environment")

@@ -19,7 +19,7 @@ from actors.environments.border import FAULT, LOGGED, LOGGER
 from actors.environments.gymnasium import UNSAVED, GymnasiumAdapter, layers
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError, EnvironmentFailedError, place, setting_error, typed_line
+from shared.errors import ConfigurationError, EnvironmentFailedError, raised_at, setting_error, typed_line
 from shared.registry import import_modules
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
@@ -53,7 +53,7 @@ class VectorEnvironment:
         except (ConfigurationError, gymnasium.error.UnregisteredEnv, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{config.id}: cannot be made: {typed_line(error)}{place(error)}"
+            line = f"{config.id}: cannot be made: {typed_line(error)}{raised_at(error)}"
             raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
@@ -118,7 +118,7 @@ class VectorEnvironment:
         except (EnvironmentFailedError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{self._id}: {method.__name__}() raised {typed_line(error)}{place(error)}"
+            line = f"{self._id}: {method.__name__}() raised {typed_line(error)}{raised_at(error)}"
             if isinstance(error, EOFError | ConnectionError):
                 # Gymnasium's end of a pipe to a copy.
                 line = f"{self._id}: {method.__name__}(): the process of a copy died; its output has the reason"
@@ -151,7 +151,7 @@ class VectorEnvironment:
             vector.closed = True
             for process in vector.processes if isinstance(vector, AsyncVectorEnv) else ():
                 process.terminate()
-            LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), place(error))
+            LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), raised_at(error))
 
 
 def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:

@@ -27,7 +27,7 @@ from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
-from launch.settings.resolve import PresetArguments, complete, resolved
+from launch.settings.resolve import PresetArguments, resolve_request, resolved
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
@@ -77,7 +77,7 @@ def scaling(arguments: ScalingArguments) -> int:
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
     # What follows from the number of actors differs between the points.
-    runs = {count: complete(arguments.request(actors=count)) for count in _counts(arguments.actors)}
+    runs = {count: resolve_request(arguments.request(actors=count)) for count in _counts(arguments.actors)}
     configs = {actors: resolved(endless(run.config), actors) for actors, run in runs.items()}
     first = next(iter(runs.values()))
     spec = environment_spec(first.config.environment)

@@ -46,7 +46,7 @@ from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
-from launch.settings.resolve import PresetArguments, complete, resolved
+from launch.settings.resolve import PresetArguments, resolve_request, resolved
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
@@ -88,7 +88,7 @@ def throughput(arguments: ThroughputArguments) -> None:
     """Run `tributary bench throughput [PRESET] [SETTINGS]`."""
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
-    run = complete(arguments.request())
+    run = resolve_request(arguments.request())
     spec = environment_spec(run.config.environment)
     base, device = on_device(endless(run.config), spec, usable_gpus())
     budget, on_gpu = thread_budget(base), base.actor.device == "gpu"

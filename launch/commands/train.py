@@ -15,7 +15,7 @@ from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, wri
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir
-from launch.settings.resolve import PresetArguments, ResolvedRun, complete
+from launch.settings.resolve import PresetArguments, ResolvedRun, resolve_request
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
 
@@ -50,7 +50,7 @@ class TrainArguments(PresetArguments):
 
 def train_line(arguments: TrainArguments) -> int:
     request = arguments.request()
-    resolved = complete(request)
+    resolved = resolve_request(request)
     if resolved.preset_chosen:
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
     _check_options(arguments, resolved)

@@ -18,7 +18,7 @@ from actors.environments.values import as_array, described
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError, one_line, place, setting_error, typed_line
+from shared.errors import ConfigurationError, one_line, raised_at, setting_error, typed_line
 from shared.seeds import episode_seeds
 from shared.types import Float32Array
 
@@ -118,7 +118,7 @@ class RenderedStage:
         try:
             frames = self._environment.unwrapped.render()
         except Exception as error:
-            raise self._not_shown(f"render() raised {typed_line(error)}{place(error)}") from error
+            raise self._not_shown(f"render() raised {typed_line(error)}{raised_at(error)}") from error
         try:
             frame = as_frame(None if frames is None else frames[0])
         except ValueError as error:

@@ -90,7 +90,7 @@ def watch(arguments: WatchArguments) -> int:
             Keys() as keys,
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
-            player = Player(live, keys, stage.frames_per_second, stage.pixel_aspect)
+            player = TerminalPlayer(live, keys, stage.frames_per_second, stage.pixel_aspect)
             for episode in count():
                 for step in performance.episode(episode % _EPISODES):
                     title = Path(folder.name).name
@@ -160,7 +160,7 @@ class Panel(NamedTuple):
     speed: str = ""
 
 
-class Player:
+class TerminalPlayer:
     """Shows frames at their rate and handles the keys. Frames for which the terminal is too slow are skipped.
 
     Args:
@@ -240,7 +240,7 @@ class Player:
         self._painted = time.monotonic()
 
 
-class Picture:
+class HalfBlocks:
     """A frame uint8 [height, width, 3] in rows of half blocks: two pixels to a cell, one above the other."""
 
     def __init__(self, frame: Frame, rows: int, columns: int) -> None:
@@ -277,12 +277,12 @@ def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Pan
     keys = Text(_KEYS, style="dim", no_wrap=True)
     if columns < _LEAST_COLUMNS:
         score = f"score {panel.step.episode_return:g}  value {panel.step.value:+.2f}  {panel.speed}  {panel.agent}"
-        picture = Picture(frame, *fit(width, height, max(1, rows - 2), columns))
+        picture = HalfBlocks(frame, *fit(width, height, max(1, rows - 2), columns))
         return Group(picture, Text(score, no_wrap=True), keys)
     picture_rows, picture_columns = fit(width, height, max(1, rows - 1), columns - _LEAST_SIDE_COLUMNS - 1)
     side = min(_MOST_SIDE_COLUMNS, columns - picture_columns - 1)
     grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_row(Picture(frame, picture_rows, picture_columns), _side(panel, max(1, rows - 1), side))
+    grid.add_row(HalfBlocks(frame, picture_rows, picture_columns), _side(panel, max(1, rows - 1), side))
     return Group(grid, keys)
 
 

@@ -9,10 +9,18 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Completion, Executor, Failed, Heartbeat
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Completion, Executor, Failed
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
-from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
+from shared.types import (
+    AggregatedReport,
+    EvaluationPart,
+    EvaluationShare,
+    Float32Array,
+    GradientReport,
+    Heartbeat,
+    WeightSnapshot,
+)
 
 # Heartbeats within the silence after which the learner's process takes an aggregator for hung.
 _HEARTBEATS = 4

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from launch.loop.evaluation import EvaluationLost, GoesOn, SharedEvaluation
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed, Heartbeat
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed
 from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
-from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, EvaluationResult, GradientReport
+from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, EvaluationResult, GradientReport, Heartbeat
 
 # An evaluation may take as many agent steps as the training before it, and this many in any case, or those of its
 # longest episodes: a hundred of an Atari game in which greedy play is stuck have 2.7 M. Without a limit an environment

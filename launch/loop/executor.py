@@ -4,7 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, WeightSnapshot
+from shared.types import (
+    AggregatedReport,
+    EvaluationPart,
+    EvaluationShare,
+    GradientReport,
+    Heartbeat,
+    WeightSnapshot,
+)
 
 # Rollouts in a row that may be not finite: one may come from a single bad environment step, a series does not end.
 MOST_NON_FINITE = 20
@@ -57,18 +64,6 @@ class ChildEvent(NamedTuple):
     actor_id: int
     change: Change
     rollouts_lost: int = 0
-
-
-class Heartbeat(NamedTuple):
-    """A call ended without a report, and the next one goes on: an actor has played a rollout of which it takes the
-    gradients at newer weights, or one before its first; or a node's aggregator is alive and its sum is not complete.
-
-    `expects_report`: work is under way that ends in a report. Otherwise a run that stops need not wait for this actor,
-    or the node has no actor, and a sum may take any time.
-    """
-
-    actor_id: int
-    expects_report: bool = True
 
 
 Completion = GradientReport | AggregatedReport | EvaluationPart | Failed | ChildEvent | Heartbeat

@@ -14,11 +14,11 @@ import numpy as np
 
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Executor, Failed, Heartbeat
+from launch.loop.executor import Completion, Executor, Failed
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played, WeightSnapshot
+from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
@@ -119,8 +119,7 @@ class InlineExecutor(Executor):
         actor = self._actors[call.actor_id]
         if call.share is not None:
             return actor.evaluate(call.snapshot, call.target, call.share)
-        ran = actor.run(call.snapshot, call.target)
-        return Heartbeat(call.actor_id, ran.expects_report) if isinstance(ran, Played) else ran
+        return actor.run(call.snapshot, call.target)
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run within `next_completion`: none can hang while this process goes on.

@@ -29,9 +29,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat, Joined, Replaced
+from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Joined, Replaced
 from shared.config import SupervisionConfig
-from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat
 
 # Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
 # Ray's server, and nothing that it finds is urgent.

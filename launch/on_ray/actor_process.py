@@ -15,8 +15,8 @@ from launch.machine import without_collections
 from launch.on_ray.transport import CallResult, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_for_actors
 from shared.config import RunConfig
-from shared.errors import EnvironmentFailedError, place, typed_line
-from shared.types import EvaluationPart, EvaluationShare, GradientReport, Played, WeightSnapshot
+from shared.errors import EnvironmentFailedError, raised_at, typed_line
+from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 if TYPE_CHECKING:
     from actors.actor import Actor
@@ -102,7 +102,7 @@ class ActorProcess(WorkerProcess):
 
     def handle(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
-    ) -> GradientReport | Played | EvaluationPart:
+    ) -> GradientReport | Heartbeat | EvaluationPart:
         """Run one rollout, or play on with a share of an evaluation; see `Actor`.
 
         Raises:
@@ -137,4 +137,4 @@ def why_not_made(error: Exception, config: RunConfig) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return str(error) if isinstance(error, EnvironmentFailedError) else f"{typed_line(error)}{place(error)}"
+    return str(error) if isinstance(error, EnvironmentFailedError) else f"{typed_line(error)}{raised_at(error)}"

@@ -9,14 +9,14 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Executor, Failed, Heartbeat
+from launch.loop.executor import Completion, Executor, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
 from launch.on_ray.transport import LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
-from shared.types import EvaluationShare, Played, WeightSnapshot
+from shared.types import EvaluationShare, WeightSnapshot
 
 _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
@@ -193,7 +193,7 @@ class RayExecutor(Executor):
         if isinstance(result, Reply):
             self._came_through_ray(self._workers[actor_id], result.accepted)
             result = result.result
-        return Heartbeat(actor_id, result.expects_report) if isinstance(result, Played) else result
+        return result
 
     def _came_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
         if worker.connection is None or worker.serving is not None:

@@ -14,14 +14,14 @@ from typing import Any
 
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import ChildEvent, Completion, Heartbeat
+from launch.loop.executor import ChildEvent, Completion
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import Slots, gradients_together
 from launch.on_ray.transport import CallResult
 from shared.config import RunConfig
-from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Heartbeat, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.loop.executor import ChildEvent, Heartbeat
+from launch.loop.executor import ChildEvent
 from launch.machine import PROCESSES, machine_id
 from shared.moments import AdvantageMoments
 from shared.types import (
@@ -38,7 +38,7 @@ from shared.types import (
     EvaluationShare,
     Float32Array,
     GradientReport,
-    Played,
+    Heartbeat,
     WeightSnapshot,
 )
 
@@ -47,7 +47,7 @@ _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
 # What a call gives: a report, a rollout without one, a part of an evaluation, or a node's aggregator's news.
-CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat | Played
+CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat
 
 
 class VectorAddress(NamedTuple):
@@ -68,7 +68,7 @@ class ChannelAddress(NamedTuple):
     writes: int
 
 
-class Weights(NamedTuple):
+class SharedWeights(NamedTuple):
     """A `WeightSnapshot` whose parameters are in shared memory."""
 
     version: int
@@ -84,8 +84,8 @@ class Request(NamedTuple):
     `target` is None where the actor keeps its target network. The actor writes the gradient to `reply_in`.
     """
 
-    weights: Weights
-    target: Weights | None
+    weights: SharedWeights
+    target: SharedWeights | None
     share: EvaluationShare | None
     reply_in: VectorAddress
 
@@ -159,9 +159,9 @@ class _SharedSnapshots:
     def __init__(self) -> None:
         self._vectors: list[SharedVector] = []
         self._newest: WeightSnapshot | None = None
-        self._shared: tuple[Weights, SharedVector]
+        self._shared: tuple[SharedWeights, SharedVector]
 
-    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[Weights, SharedVector]":
+    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[SharedWeights, SharedVector]":
         """The snapshot, which must not change, written to a vector that is not in use."""
         if snapshot is not self._newest:
             vector = next((vector for vector in self._vectors if vector not in in_use), None)
@@ -169,7 +169,8 @@ class _SharedSnapshots:
                 vector = SharedVector(snapshot.parameters.size)
                 self._vectors.append(vector)
             vector.values[...] = snapshot.parameters
-            self._newest, self._shared = snapshot, (Weights(snapshot.version, vector.address, *snapshot[2:]), vector)
+            self._newest = snapshot
+            self._shared = SharedWeights(snapshot.version, vector.address, *snapshot[2:]), vector
         return self._shared
 
 
@@ -234,7 +235,7 @@ class LocalEndpoint:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()
 
-    def _snapshot(self, weights: Weights) -> WeightSnapshot:
+    def _snapshot(self, weights: SharedWeights) -> WeightSnapshot:
         return WeightSnapshot(weights.version, self._vector(weights.parameters), *weights[2:])
 
     def _vector(self, address: VectorAddress) -> Float32Array:

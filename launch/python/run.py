@@ -21,11 +21,11 @@ from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.settings.files import named
-from launch.settings.resolve import ResolvedRun, complete, on_the_same_cluster, train_request
+from launch.settings.resolve import ResolvedRun, on_the_same_cluster, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, place, setting_error, typed_line
+from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
 
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[[Event, "Training"], object]
@@ -130,6 +130,7 @@ class Run:
 
         Raises:
             ConfigurationError: the run has no such weights, or its environment no pictures.
+            KeyboardInterrupt: one came before the first frame.
         """
         from launch.film.record import RecordArguments, film
 
@@ -137,7 +138,10 @@ class Run:
         choices: dict[str, Any] = {"protocol": protocol, "policy": policy, "weights": weights, "seed": seed}
         arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **choices)
         with imports_permitted(every=trust_imports):
-            return Picture(Path(film(arguments, Console(quiet=True))["file"]))
+            file = film(arguments, Console(quiet=True))["file"]
+        if file is None:
+            raise KeyboardInterrupt
+        return Picture(Path(file))
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -155,14 +159,14 @@ def resolved_run(
     """The arguments of `tributary_rl.train` as a run with resolved settings.
 
     Raises:
-        ConfigurationError: see `complete`.
+        ConfigurationError: see `resolve_request`.
     """
     changes, paths = named(settings), {"config": Path, "resume": str, "start_from": str}
     for name, kind in paths.items():
         if where.get(name) is not None:
             where[name] = kind(where[name])
     with imports_permitted(every=trust_imports):
-        resolved = complete(train_request(preset, changes, **where))
+        resolved = resolve_request(train_request(preset, changes, **where))
     if resolved.several is not None:
         raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
     return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
@@ -262,7 +266,7 @@ class Training:
                 if isinstance(event, Row) and self._on_row is not None and goes_on is not False:
                     goes_on = self._on_row(event.values)
             except Exception as error:
-                display.message(f"error: {typed_line(error)}{place(error)}; the run is saved and ends")
+                display.message(f"error: {typed_line(error)}{raised_at(error)}; the run is saved and ends")
                 raise
             return goes_on
 

@@ -22,7 +22,7 @@ from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost
-from launch.loop.executor import Drained, Executor, Failed, Heartbeat, Joined, Replaced
+from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
@@ -45,7 +45,7 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-from shared.types import EvaluationPart, EvaluationResult
+from shared.types import EvaluationPart, EvaluationResult, Heartbeat
 
 
 def trace_event(event: Event | None) -> TraceEvent | None:

@@ -20,7 +20,7 @@ from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.config.checks import For, Rule, declared, first_refusal
 from shared.config.training import VECTORS
-from shared.errors import alternatives, place, setting_error, typed_line
+from shared.errors import alternatives, raised_at, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import linear_anneal, scheduled
 
@@ -50,7 +50,7 @@ def check_schedule(name: str) -> None:
         try:
             factor = scheduled(1.0, name, percent, 100)
         except Exception as error:
-            problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{place(error)}"
+            problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{raised_at(error)}"
             raise setting_error("optimizer.schedule", name, problem) from error
         if not (math.isfinite(factor) and factor >= 0.0):
             problem = f"gives {factor} at a progress of {percent / 100}; it must be a finite factor of 0 or more"

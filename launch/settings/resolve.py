@@ -118,7 +118,7 @@ class ResolvedRun(NamedTuple):
         return environment.registered_id.rpartition("/")[2]
 
 
-def complete(request: TrainRequest) -> ResolvedRun:
+def resolve_request(request: TrainRequest) -> ResolvedRun:
     """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes."""
     if request.name is not None and not _NAME.fullmatch(request.name):
         raise setting_error("name", quoted(request.name), "must be letters, digits, and .-_ between them")
@@ -247,7 +247,7 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:
-    """The same as `complete` before the user's changes, whose modules may be imported."""
+    """The same as `resolve_request` before the user's changes, whose modules may be imported."""
     with imports_permitted(*modules_of(request.settings)):
         return _of_new_run(request) if request.resume is None else _of_resumed_run(request)
 

@@ -181,8 +181,8 @@ class ActorConfig:
         )
 
     @property
-    def corrects(self) -> bool:
-        """Whether gradients use other weights than those that acted, and so a ratio to the behaviour policy."""
+    def needs_behaviour(self) -> bool:
+        """Whether gradients are at other weights than those that acted, and need values and probabilities of acting."""
         return self.fresh_gradients or self.gradients_per_rollout > 1
 
 

@@ -12,7 +12,7 @@ from shared.errors import setting_error
 from shared.networks import Head, KerasNetwork, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import (
     EPSILON,
-    Weights,
+    LayerWeights,
     as_dense,
     as_layer_norm,
     gain_and_bias,
@@ -57,7 +57,7 @@ class ConvolutionalNetwork(Network):
         self._mean = None if observation_mean is None else tf.constant(observation_mean)
         self._scale = (1.0 if observation_mean is None else _CENTRED_SCALE) / 255.0
         self._strides = tuple(stride for _, _, stride in convolutions)
-        self._layers: list[Weights] = []
+        self._layers: list[LayerWeights] = []
         self._norms: list[tuple[keras.Variable, keras.Variable]] = []
         self._shapes: list[tuple[int, ...]] = []
         height, width, channels = observation_shape

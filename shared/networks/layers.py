@@ -13,27 +13,27 @@ from shared.networks.stored_activations import hidden
 EPSILON = 1e-5
 
 
-class Weights(NamedTuple):
+class LayerWeights(NamedTuple):
     kernel: keras.Variable
     bias: keras.Variable
 
 
-def initial_weights(name: str, shape: tuple[int, ...], gain: float, seed: int) -> Weights:
+def initial_weights(name: str, shape: tuple[int, ...], gain: float, seed: int) -> LayerWeights:
     """An orthogonal kernel of this shape, scaled by `gain`, and a bias of zeros for each entry of its last axis."""
     kernel = keras.initializers.Orthogonal(gain, seed=seed)(shape)
-    return Weights(
+    return LayerWeights(
         keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
         keras.Variable(np.zeros(shape[-1], np.float32), dtype="float32", name=f"{name}_bias"),
     )
 
 
-def linear(x: tf.Tensor, weights: Weights) -> tf.Tensor:
+def linear(x: tf.Tensor, weights: LayerWeights) -> tf.Tensor:
     """x W + b: float32 [N, inputs] -> float32 [N, units]."""
     kernel, bias = (tf.convert_to_tensor(variable) for variable in weights)
     return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
-def as_dense(name: str, weights: Weights) -> keras.layers.Dense:
+def as_dense(name: str, weights: LayerWeights) -> keras.layers.Dense:
     """Keras' layer with the current values of weights [inputs, units]."""
     kernel, bias = (variable.numpy() for variable in weights)
     layer = keras.layers.Dense(kernel.shape[1], dtype="float32", name=name)

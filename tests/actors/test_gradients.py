@@ -18,7 +18,7 @@ from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
 from shared.moments import AdvantageMoments, with_newer
 from shared.registry import MethodEntry
-from shared.types import GradientReport, Played, WeightSnapshot
+from shared.types import GradientReport, Heartbeat, WeightSnapshot
 
 
 class NextActions(ActorCritic):
@@ -191,11 +191,11 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         assert not steps, "an actor that replaces another one has no weights before its first call"
         calls = 1
         while actor.plays_ahead:
-            assert run(actor, config, old) == Played(expects_report=False)
+            assert run(actor, config, old) == Heartbeat(actor.actor_id, expects_report=False)
             # One rollout in a call: a run that stops waits for calls under way.
             assert len(steps) == 32 * calls
             calls += 1
-        assert run(actor, config, old) == Played()
+        assert run(actor, config, old) == Heartbeat(actor.actor_id)
         assert len(steps) == 32 * calls
         ahead.add(len(steps) / 32 - 1)
         assert 2 * (len(steps) - 32) <= 1024
@@ -218,7 +218,7 @@ def test_a_target_network_is_kept_while_an_actor_plays_ahead() -> None:
     found, target = [], new
     for actor, later in ((once, None), (always, new)):
         result = actor.run(old, target)
-        while isinstance(result, Played):
+        while isinstance(result, Heartbeat):
             result = actor.run(old, later)
         found.append(result.gradient)
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-8)
@@ -232,7 +232,7 @@ def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:
 def reported(
     actor: Actor, snapshot: WeightSnapshot, config: RunConfig, target: WeightSnapshot | None = None
 ) -> GradientReport:
-    while isinstance(report := run(actor, config, snapshot, target), Played):
+    while isinstance(report := run(actor, config, snapshot, target), Heartbeat):
         pass
     return report
 
@@ -246,8 +246,8 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
     at_new = make_actor(config)
     at_old = make_actor(config, first=at_new)
     for _ in range(2):
-        assert run(at_new, config, old) == Played()
-        assert run(at_old, config, old) == Played()
+        assert run(at_new, config, old) == Heartbeat(at_new.actor_id)
+        assert run(at_old, config, old) == Heartbeat(at_old.actor_id)
         first, *others = [reported(at_new, new, config, old) for _ in range(epochs)]
         stale, *_ = [reported(at_old, old, config) for _ in range(epochs)]
         assert [report.version for report in (first, *others)] == [7] * epochs
@@ -265,7 +265,7 @@ def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
     fresh = make_actor(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
     plain = make_actor(CARTPOLE)
     for _ in range(3):
-        assert fresh.run(old) == Played()
+        assert fresh.run(old) == Heartbeat(fresh.actor_id)
         np.testing.assert_allclose(
             reported(fresh, old, CARTPOLE).gradient, reported(plain, old, CARTPOLE).gradient, rtol=1e-4, atol=1e-6
         )
@@ -311,7 +311,7 @@ def test_the_returns_are_at_the_weights_of_the_gradient(config: RunConfig, monke
     config = replace(config, actor=replace(config.actor, epochs=2, fresh_gradients=True))
     old, new = snapshots(config)
     rollouts, actor = recording(monkeypatch), make_actor(config)
-    assert run(actor, config, old) == Played()
+    assert run(actor, config, old) == Heartbeat(actor.actor_id)
     (rollout,) = rollouts
     for snapshot in (new, old):
         found = reported(actor, snapshot, config, old)
@@ -342,7 +342,7 @@ def test_advantages_are_standardised_by_the_moments_of_the_weights(minibatches: 
             for call, snapshot in enumerate((old, new))
         ]
         actor = make_actor(config, 0, first)
-        assert run(actor, config, of_weights[0]) == Played()
+        assert run(actor, config, of_weights[0]) == Heartbeat(actor.actor_id)
         reports = [run(actor, config, of_weights[1]) for _ in range(2 * minibatches)]
         agent_steps = sum(report.agent_steps for report in reports)
         of_reports = [report.advantage_moments for report in reports]
@@ -353,7 +353,7 @@ def test_advantages_are_standardised_by_the_moments_of_the_weights(minibatches: 
         policy_loss[mean] = reports[0].statistics["policy_loss"]
         if (minibatches, mean) == (1, 0.0):
             # Newer weights come with moments that have those of the first gradient: they are not counted again.
-            assert run(actor, config, of_weights[0]) == Played()
+            assert run(actor, config, of_weights[0]) == Heartbeat(actor.actor_id)
             one = run(actor, config, of_weights[1])
             newer = with_newer(np.array(of_weights[1].advantage_moments), np.array(one.advantage_moments))
             other = run(actor, config, of_weights[1]._replace(advantage_moments=AdvantageMoments(*newer)))

@@ -13,10 +13,10 @@ from learners import gradient_report
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import ChildEvent, Failed, Heartbeat, Replaced
+from launch.loop.executor import ChildEvent, Failed, Replaced
 from launch.loop.inline import InlineExecutor
 from shared.config import EvaluationConfig, RunConfig, SupervisionConfig
-from shared.types import AggregatedReport, EvaluationShare, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 NAN = float("nan")
 

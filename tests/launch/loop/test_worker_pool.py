@@ -8,7 +8,7 @@ import pytest
 from hand_driven import Clock, HandDrivenExecutor, make, part, report
 
 from launch.loop.evaluation import EvaluationLost, EvaluationShares, GoesOn
-from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
+from launch.loop.executor import ChildEvent, Drained, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import EvaluationConfig, RunConfig
@@ -19,6 +19,7 @@ from shared.types import (
     EvaluationResult,
     EvaluationShare,
     GradientReport,
+    Heartbeat,
     StageSeconds,
 )
 

@@ -11,7 +11,7 @@ from hand_driven import report
 from ray.exceptions import RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec, environment_spec
-from launch.loop.executor import ChildEvent, Failed, Heartbeat
+from launch.loop.executor import ChildEvent, Failed
 from launch.on_ray import executor as ray_executor
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply
 from launch.on_ray.cluster import ClusterSlots
@@ -25,6 +25,7 @@ from shared.types import (
     EvaluationPart,
     EvaluationShare,
     GradientReport,
+    Heartbeat,
     WeightSnapshot,
 )
 

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.executor import Failed, Heartbeat
+from launch.loop.executor import Failed
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodesExecutor
@@ -30,7 +30,7 @@ from launch.on_ray.transport import (
 )
 from launch.presets import PRESETS
 from shared.config import LearnerConfig, RunConfig
-from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+from shared.types import AggregatedReport, EpisodeStats, GradientReport, Heartbeat, StageSeconds, WeightSnapshot
 
 # Echoes messages, and ends within a reply when it is requested.
 _ECHO = """

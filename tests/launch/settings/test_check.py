@@ -29,7 +29,7 @@ from launch.settings.check import (
 )
 from launch.settings.files import KINDS, with_settings
 from launch.settings.help import as_toml, settings
-from launch.settings.resolve import ResolvedRun, TrainRequest, complete
+from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
@@ -100,10 +100,10 @@ def test_a_file_gives_what_it_changes(tmp_path: Path, refused: Callable[[str], s
     """`tributary config` writes all settings, also those without effect."""
     file = tmp_path / "mine.toml"
     file.write_text(as_toml(PRESETS["cartpole-q"].config, "cartpole-q"))
-    complete(TrainRequest(config=file))
+    resolve_request(TrainRequest(config=file))
     # Without its preset, as from a run's config.json, it is over another one.
     file.write_text(as_toml(PRESETS["cartpole-q"].config, None))
-    complete(TrainRequest(config=file))
+    resolve_request(TrainRequest(config=file))
     file.write_text('preset = "cartpole"\nenvironment.max_noops = 7\n')
     line = f"{file}: --environment.max-noops 7: is for Atari; leave it out with CartPole-v1"
     assert refused(f"train --config {file}") == line

@@ -20,7 +20,7 @@ from launch.output import write_json
 from launch.presets import PRESETS, preset_for
 from launch.settings.files import read_config_file, with_settings
 from launch.settings.help import as_toml
-from launch.settings.resolve import TrainRequest, base_settings, complete
+from launch.settings.resolve import TrainRequest, base_settings, resolve_request
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -138,11 +138,11 @@ def test_what_is_wrong_with_a_file_is_one_line(text: str | None, line: str, refu
 def test_what_is_typed_comes_before_the_file_and_the_file_before_the_preset(tmp_path: Path) -> None:
     file, whole = tmp_path / "mine.toml", tmp_path / "config.json"
     file.write_text('preset = "cartpole"\ntotal_frames = 900\nnetwork.hidden_sizes = [8]\nrecord_arrivals = "order"\n')
-    config = complete(TrainRequest(settings={"total_frames": 300}, config=file)).config
+    config = resolve_request(TrainRequest(settings={"total_frames": 300}, config=file)).config
     assert (config.total_frames, config.network.hidden_sizes, config.method.return_lambda) == (300, (8,), 0.95)
     assert config.record_arrivals == "order"
     write_json(whole, msgspec.to_builtins(config))
-    again = complete(TrainRequest(settings={"environment.id": "CartPole-v0"}, config=whole)).config
+    again = resolve_request(TrainRequest(settings={"environment.id": "CartPole-v0"}, config=whole)).config
     # The order of the other run's reports would be written over.
     assert again == replace(config, record_arrivals=None, environment=replace(config.environment, id="CartPole-v0"))
 

@@ -11,7 +11,7 @@ from launch.on_ray.placement import aggregation, place_here
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
-from launch.settings.resolve import TrainRequest, complete, resolved, rollouts_line
+from launch.settings.resolve import TrainRequest, resolve_request, resolved, rollouts_line
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -90,32 +90,32 @@ def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
 
 def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
     for name, value in (("actor.environments", 3), ("actor.minibatches", 2), ("learner.gradients_per_update", 5)):
-        chosen = complete(TrainRequest("pong", {name: value})).config
+        chosen = resolve_request(TrainRequest("pong", {name: value})).config
         assert all(attrgetter(name)(resolved(chosen, actors)) == value for actors in (1, 4, 64))
     # As in the default: a choice all the same.
     default = RunConfig().actor.environments
-    chosen = complete(TrainRequest("pong", {"actor.environments": default})).config
+    chosen = resolve_request(TrainRequest("pong", {"actor.environments": default})).config
     assert resolved(chosen, 64).actor.environments == default
     assert update_of(resolved(chosen, 64)) == chosen.learner.agent_steps_per_update
     line = r"^--actor\.total-environments 16: decides on --actor-environments; leave one out"
     with pytest.raises(ConfigurationError, match=line.replace("actor-env", "actor.env")):
-        complete(TrainRequest("pong", {"actor.environments": 3, "actor.total_environments": 16}))
+        resolve_request(TrainRequest("pong", {"actor.environments": 3, "actor.total_environments": 16}))
 
 
 def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\n')
-    from_file = complete(TrainRequest(config=file)).config
+    from_file = resolve_request(TrainRequest(config=file)).config
     assert resolved(from_file, 4).actor.environments == 5
-    typed = complete(TrainRequest(config=file, settings={"actor.total_environments": 16})).config
+    typed = resolve_request(TrainRequest(config=file, settings={"actor.total_environments": 16})).config
     assert resolved(typed, 4).actor.environments == 4
     # As in the defaults: a choice all the same.
     file.write_text('preset = "pong"\n[learner]\ngradients_per_update = 1\n[actor]\nenvironments = 32\n')
-    as_default = resolved(complete(TrainRequest(config=file)).config, 64)
+    as_default = resolved(resolve_request(TrainRequest(config=file)).config, 64)
     assert (as_default.actor.environments, as_default.learner.gradients_per_update) == (32, 1)
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
     with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
-        complete(TrainRequest(config=file))
+        resolve_request(TrainRequest(config=file))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_resume_does_not_begin_anew(setting: str, value: str | int, problem: s
     config = resolved(with_settings(PRESETS["cartpole"].config, {"executor": "inline"}), 4)
     RunFolder(tmp_path).write_config(config)
     same = {setting: attrgetter(setting)(config)}
-    assert complete(TrainRequest(settings=same, resume=str(tmp_path))).config == config
+    assert resolve_request(TrainRequest(settings=same, resume=str(tmp_path))).config == config
     with pytest.raises(ConfigurationError, match=f"^--{setting.replace('_', '-')} {value}: {problem}"):
-        complete(TrainRequest(settings={setting: value}, resume=str(tmp_path)))
-    chosen = complete(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
+        resolve_request(TrainRequest(settings={setting: value}, resume=str(tmp_path)))
+    chosen = resolve_request(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
     assert (chosen.environments, chosen.total_environments) == (2, None)
 
 
