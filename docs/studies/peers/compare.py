@@ -32,12 +32,12 @@ PEERS = {
         f"{_ACTOR.total_environments} 2 {_ACTOR.epochs} {_ACTOR.unroll_length}",
     ),
     "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
-    "Stable-Baselines3, 16 environments, dummy": ("sb3_a2c.py", "16 dummy"),
+    "Stable-Baselines3, 16 x 5, dummy": ("sb3_a2c.py", "16 dummy 5"),
 }
 RATIOS = [
     ("tributary, the preset pong", "torch PPO, the same rollouts, epochs and updates"),
     ("tributary, 32 x 20, float32", "torch, 32 environments, 2 threads, float32"),
-    ("tributary, 32 x 20, float32", "Stable-Baselines3, 16 environments, dummy"),
+    ("tributary, 16 x 5, float32", "Stable-Baselines3, 16 x 5, dummy"),
 ]
 
 
