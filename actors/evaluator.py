@@ -145,8 +145,8 @@ class Evaluator:
             self._returns += np.where(resets, np.float32(0), result.rewards)
             self._lengths += ~resets
             agent_steps += int((~resets).sum())
-            self._resets_next = resets = result.terminated | result.truncated
-            counted = resets & (self._ended < self._quota)
+            self._resets_next = ended_now = result.terminated | result.truncated
+            counted = ended_now & (self._ended < self._quota)
             if counted.any():
                 info = {name: values[counted] for name, values in result.info.items()}
                 ended.append(EpisodeStats(self._returns[counted], self._lengths[counted], info))
@@ -154,8 +154,8 @@ class Evaluator:
                 order.append(self._ended[counted])
                 games.extend(map(self._fingerprints.number, np.flatnonzero(counted).tolist()))
                 self._ended[counted] += 1
-            self._returns[resets] = 0.0
-            self._lengths[resets] = 0
+            self._returns[ended_now] = 0.0
+            self._lengths[ended_now] = 0
         self._exploration = self._policy.exploration_state()
         return EvaluationPart(
             actor_id,

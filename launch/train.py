@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
-from launch.on_ray.placement import aggregation, place, place_here, placement_lines
+from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
@@ -318,7 +318,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         import ray
 
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.on_ray.cluster import check_gpus, check_nodes, cluster_nodes, connect, machines_requested
+        from launch.on_ray.cluster import connect, machines_requested
         from launch.on_ray.learner_process import LearnerStart, run_learners
 
     listener = run.listener
@@ -336,22 +336,8 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         except ConnectionError as error:
             raise setting_error("address", run.config.address, f"no Ray cluster answers there: {error}") from error
         run.spec = spec.result()
-        if run.budget is not None:
-            check_gpus(run.config, run.budget.actors)
-            placement = place_here(run.budget)
-        else:
-            check_nodes()
-            nodes = cluster_nodes()
-            run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes), by_node=True)
-            listener.message(device)
-            placement = place(run.config, nodes)
-            for line in placement_lines(run.config, placement, nodes):
-                listener.message(line)
-            if not run.resume:
-                # Actors that join later get the same share: what learns must not change with the nodes.
-                run.config = resolved(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
-            run.budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
-        config, budget = run.config, run.budget
+        placement, budget = _placed(run)
+        config = run.config
         with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1 or config.aggregation == "node":
                 level, why = aggregation(config, placement)
@@ -374,6 +360,26 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         raise TrainingFailedError(reason) from error
     finally:
         ray.shutdown()
+
+
+def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
+    """The placement of a run on the machine or the cluster that was joined, to which its settings are fitted."""
+    from launch.on_ray.cluster import check_gpus, check_nodes, cluster_nodes
+
+    if run.budget is not None:
+        check_gpus(run.config, run.budget.actors)
+        return place_here(run.budget), run.budget
+    check_nodes()
+    nodes = cluster_nodes()
+    run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes), by_node=True)
+    run.listener.message(device)
+    placement = place(run.config, nodes)
+    for line in placement_lines(run.config, placement, nodes):
+        run.listener.message(line)
+    if not run.resume:
+        # Actors that join later get the same share: what learns must not change with the nodes.
+        run.config = resolved(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
+    return placement, ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
 
 
 def _start(run: _Run, budget: ThreadBudget) -> None:

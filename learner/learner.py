@@ -115,11 +115,7 @@ class Learner:
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
         learning_rate = self.account.learning_rate_at(self.account.frames_of(before))
         self._update_target(sampled, before)
-        reasons: list[DropReason | None] = []
-        for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
-            refusal = self._refusal(report, aggregated.gradient)
-            reasons.append(refusal if finite or refusal is not None else "non_finite")
-        refused = next((r for r, finite in zip(reasons, aggregated.finite, strict=True) if finite and r), None)
+        reasons, refused = self._refusals(aggregated)
         count = sum(reason is None for reason in reasons)
         lags = [self.version - report.version for report in aggregated.reports]
         updated, norm, reports = False, float("nan"), list(aggregated.reports)
@@ -143,6 +139,16 @@ class Learner:
             Outcome(report, reason, lag, updated and i == last, norm, learning_rate, seconds)
             for i, (report, reason, lag) in enumerate(zip(reports, reasons, lags, strict=True))
         ]
+
+    def _refusals(self, aggregated: AggregatedReport) -> tuple[list[DropReason | None], DropReason | None]:
+        """The reason to refuse each report, and the one to refuse the sum: of a report whose gradient is in it."""
+        reasons: list[DropReason | None] = []
+        refused: DropReason | None = None
+        for report, summed in zip(aggregated.reports, aggregated.finite, strict=True):
+            reason = self._refusal(report, aggregated.gradient)
+            refused = refused or (reason if summed else None)
+            reasons.append(reason if summed or reason is not None else "non_finite")
+        return reasons, refused
 
     def _refusal(self, report: GradientReport, gradient: Float32Array) -> DropReason | None:
         """The reason to refuse a report before its gradient is looked at; None if it is accepted."""

@@ -3,8 +3,8 @@
 The life of an actor:
 
                  add()                   first report
-    free slot ─────────► starting ─────────────────────► working ◄──┐
-                            │                            │  │  │    │ report, next dispatch
+    free slot ─────────► starting ─────────────────────► working ◄──┐ report, or a heartbeat after a rollout
+                            │                            │  │  │    │ or before a sum; next dispatch
                             │ no call ended for          │  │  └────┘
                             │ start_seconds              │  │
                             │             no report for  │  │ node drains: no further dispatch

@@ -81,10 +81,10 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr("launch.run.session.TrainingSession.run", fails)
         with pytest.raises(type(error)):
-            train(quick(total_frames=900), run, lambda _: None, resume=True)
+            train(quick(total_frames=3000), run, lambda _: None, resume=True)
     assert RunFolder(run).read_settings() == before
-    train(quick(total_frames=900), run, lambda _: None, resume=True)
-    assert RunFolder(run).read_settings().total_frames == 900
+    train(quick(total_frames=3000), run, lambda _: None, resume=True)
+    assert RunFolder(run).read_settings().total_frames == 3000
 
 
 @pytest.mark.parametrize("text", ["importing TensorFlow", "building networks and environments"])
