@@ -118,9 +118,11 @@ def test_the_first_rewards_are_normalised_by_the_actor_itself() -> None:
     first = fill(rollouts, step((100.0,)), step((-50.0,)))
     returns = [100.0, 0.9 * 100.0 - 50.0]
     np.testing.assert_allclose(first.rewards[:, 0], np.array([100.0, -50.0]) / np.std(returns), rtol=1e-5)
-    # A second rollout at the same weights, such as one that is played ahead, counts for its own rewards, too.
+    # A rollout that is not finite counts for nothing. Another at the same weights, such as one that is played ahead,
+    # counts for its own rewards, too.
+    fill(rollouts, step((np.inf,)), step((0.0,)))
     second = fill(rollouts, step((0.0,)), step((7.0,)))
-    returns += [0.9 * returns[1], 0.9**2 * returns[1] + 7.0]
+    returns += [0.9**3 * returns[1], 0.9**4 * returns[1] + 7.0]
     np.testing.assert_allclose(second.rewards[:, 0], np.array([0.0, 7.0]) / np.std(returns), rtol=1e-5)
     # One step, or equal ones, have no deviation.
     np.testing.assert_array_equal(
@@ -210,8 +212,10 @@ SHARE = EvaluationShare(1, "sampled", 0, 3, 2)
 
 
 def evaluated(actor: Actor, snapshot: WeightSnapshot, share: EvaluationShare) -> list[EvaluationPart]:
-    """The parts of an actor's share, until one has no agent step any more."""
+    """The parts of an actor's share, until one has no agent step any more. Its weights are overwritten meanwhile."""
+    snapshot = snapshot._replace(parameters=snapshot.parameters.copy())
     parts = [actor.evaluate(snapshot, None, share)]
+    snapshot.parameters[:] = np.linspace(-1.0, 1.0, snapshot.parameters.size)
     while parts[-1].agent_steps:
         parts.append(actor.evaluate(snapshot, None, share))
     return parts[:-1]

@@ -10,7 +10,7 @@ from rollouts import METHODS, first_weights, make_actor, make_policy, recording,
 
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
-from actors.gradient import RolloutGradient
+from actors.gradient import Minibatches, RolloutGradient
 from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
@@ -98,9 +98,13 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
         assert all(len(report.episodes.returns) == 0 for report in of_rollout[1:])
         assert all(report.stage_seconds.environment == 0.0 for report in of_rollout[1:])
         assert of_rollout[0].stage_seconds.environment > 0.0
-    # Another order in each epoch, and in each rollout.
-    gradients = [report.gradient for report in reports]
-    assert not any(np.array_equal(gradients[0], other) for other in gradients[1:])
+    # Another order in each epoch, and in each rollout, even of the same agent steps.
+    policy, gradients = make_policy(config), [report.gradient for report in reports[:6]]
+    minibatches = Minibatches(config, environment_spec(config.environment), policy, seed=0)
+    for _ in range(2):
+        minibatches.begin(rollouts[0])
+        gradients.append(minibatches.next().gradient)
+    assert len({gradient.tobytes() for gradient in gradients}) == len(gradients)
 
 
 def test_later_gradients_are_at_the_newest_weights(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +205,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         assert 2 * (len(steps) - 32) <= 1024
         # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
         again = reported(actor, new, config)
-        assert again.agent_steps <= 64
+        assert again.rewards == again.agent_steps <= 64
         ended = np.array(steps[-32:])
         assert len(again.episodes.returns) == ended.sum()
         assert set(again.episodes.environments) == set(np.flatnonzero(ended.any(axis=0)))
