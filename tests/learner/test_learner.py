@@ -276,11 +276,13 @@ def test_sums_of_fewer_gradients_than_k_complete_an_update_together(cartpole: Ru
     np.testing.assert_allclose(before - learner.snapshot().parameters, 0.1 * (2 * 1.0 + 2 * 5.0) / 4, rtol=1e-5)
 
 
-def test_the_target_is_copied_before_a_sum(cartpole: RunConfig) -> None:
+def test_a_sum_has_the_target_and_the_rate_of_its_last_report(cartpole: RunConfig) -> None:
     """Reports of 10 agent steps, and an interval of 25: the third crosses it, before the update of the fourth."""
-    learner = q_learner(cartpole, gradients_per_update=4)
+    learner, plain = (q_learner(cartpole, gradients_per_update=4) for _ in range(2))
     start = learner.snapshot().parameters.copy()
-    learner.submit_sum(aggregated([report(1, actor_id=actor_id) for actor_id in range(4)]))
+    reports = [report(1, actor_id=actor_id) for actor_id in range(4)]
+    rates = [plain.submit(one).learning_rate for one in reports]
+    assert rates[0] > learner.submit_sum(aggregated(reports))[-1].learning_rate == rates[-1]
     assert learner.target_updates == 1
     target = learner.target_snapshot()
     np.testing.assert_array_equal(target.parameters, start)

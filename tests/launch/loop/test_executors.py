@@ -16,7 +16,7 @@ from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Failed, Replaced
 from launch.loop.inline import InlineExecutor
 from shared.config import EvaluationConfig, RunConfig, SupervisionConfig
-from shared.types import AggregatedReport, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 NAN = float("nan")
 
@@ -161,6 +161,7 @@ def fresh_executor(config: RunConfig, actors: int, **settings: Any) -> tuple[Inl
 
     def publish(version: int) -> None:
         executor.publish(WeightSnapshot(version, parameters))
+        executor.publish_evaluated(WeightSnapshot(version, parameters))
 
     publish(0)
     for actor_id in executor.actor_ids:
@@ -200,3 +201,18 @@ def test_few_fresh_gradients_meet(minibatches: int, cartpole: RunConfig) -> None
         executor.dispatch(completion.actor_id)
     assert 1.0 < np.mean(lags[10:]) < 2.5
     assert order[10:20] != order[20:30] != order[30:40]
+
+
+@pytest.mark.usefixtures("none_ahead")
+def test_an_evaluation_takes_no_simulated_time(cartpole: RunConfig) -> None:
+    orders: list[list[int]] = []
+    for share in (None, EvaluationShare(1, "sampled", 0, 2, 9)):
+        executor, _ = fresh_executor(cartpole, 4)
+        order: list[int] = []
+        while len(order) < 20:
+            completion = executor.next_completion()
+            evaluated = isinstance(completion, EvaluationPart)
+            order += [] if evaluated else [completion.actor_id]
+            executor.dispatch(completion.actor_id, None if evaluated else share)
+        orders.append(order)
+    assert orders[0] == orders[1]

@@ -285,8 +285,9 @@ def test_an_evaluation_is_looked_at_wave_by_wave_and_only_whole_waves_count(cart
 
 
 def test_an_evaluation_is_given_up_when_an_actor_dies_with_its_share(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = evaluating(cartpole)
-    executor.completions += [Failed(0, "gone"), part(executor, 1)]
+    executor, events, coordinator, _ = evaluating(cartpole, 3, evaluation=EvaluationConfig(episodes=40, environments=2))
+    executor.completions += [Failed(0, "it has no share"), Failed(2, "gone"), part(executor, 1)]
+    assert kinds(events, 2) == [Failed, Replaced]
     assert kinds(events, 4) == [Failed, EvaluationLost, Replaced, EvaluationPart]
     assert executor.tape[-1] == "dispatch 1"
     assert coordinator.evaluate("sampled", EVALUATION)
@@ -400,12 +401,19 @@ def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_other
 def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, actors=2)
     executor.places, executor.wanted = 1, 2
-    executor.completions += [Failed(0, "it raised"), None, None]
+    executor.completions += [Failed(0, "it raised"), None]
     assert isinstance(next(events), Failed)
     executor.clock.now = 5.0
     assert next(events) is None
     executor.places, executor.clock.now = 2, 10.0
     assert next(events) == Replaced(Failed(0, "it raised"), 2)
+    # A slot that is gone with its node is nobody's: the next one is for an actor that joins.
+    executor.places = executor.wanted = 1
+    executor.completions += [Failed(1, "it raised"), None]
+    assert kinds(events, 2) == [Failed, type(None)]
+    executor.places = executor.wanted = 2
+    executor.clock.now = 15.0
+    assert next(events) == Joined(3)
 
 
 def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:

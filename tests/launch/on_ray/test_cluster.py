@@ -61,8 +61,8 @@ def test_a_gpu_draws_the_learner_that_shall_have_one() -> None:
 
 
 def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
-    large, head = Node("l", "10.0.0.9", 16.0, 64 * GIB), replace(HEAD, cores=4.0)
-    assert slots_by_node(RunConfig(), [head, large], head) == {"h": 3, "l": 15}
+    large, head = Node("l", "10.0.0.9", 8.0, 64 * GIB), replace(HEAD, cores=4.0)
+    assert slots_by_node(RunConfig(), [head, large], head) == {"h": 3, "l": 7}
     small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
     assert slots_by_node(RunConfig(), [small], HEAD) == {"w0": 2}
     # The learner's memory is taken on its own node.

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
-from hand_driven import report
+from hand_driven import HandDrivenExecutor, report
 from ray.exceptions import RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.executor import ChildEvent, Failed
 from launch.on_ray import executor as ray_executor
+from launch.on_ray import node_aggregator
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply
 from launch.on_ray.cluster import ClusterSlots
 from launch.on_ray.executor import RayExecutor, failure_reason
@@ -235,3 +236,18 @@ def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpo
     assert isinstance(summed, AggregatedReport)
     assert summed.actor_id == 5
     assert executor.rollouts_under_way(5) == ACTORS - 1
+
+
+def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory that the weights came in has the next ones by then."""
+    actors, published = HandDrivenExecutor(1, 1), list[WeightSnapshot]()
+    actors.publish = published.append
+    monkeypatch.setattr(node_aggregator, "RayExecutor", lambda *_: actors)
+    node = NodeAggregator(cartpole, environment_spec(cartpole.environment), Slots(1), 1, 1, ActorProcess)
+    weights = snapshot(1)
+    actors.completions.append(report(1, 1, 1))
+    node.handle(weights, None, None)
+    weights.parameters.fill(2.0)
+    np.testing.assert_array_equal(published[-1].parameters, np.ones(2))

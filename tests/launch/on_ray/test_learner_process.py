@@ -51,8 +51,11 @@ class FakeLearner:
         return lambda: value if self.responds else PENDING
 
     def _changes(self, known: dict[str, Stamp]) -> Changes:
+        """Of rows that were added, only the new ones."""
         stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
-        return Changes({n: (0, c) for n, c in self.files.items() if known.get(n) != stamps[n]}, stamps)
+        starts = {name: known[name].size for name in known if name.endswith(".jsonl")}
+        changed = {name: starts.get(name, 0) for name in stamps if known.get(name) != stamps[name]}
+        return Changes({name: (start, self.files[name][start:]) for name, start in changed.items()}, stamps)
 
 
 class FakeRay:
@@ -235,6 +238,12 @@ def test_a_copy_that_cannot_be_written_is_whole_later(tmp_path: Path) -> None:
     assert learner.wait() is None
     assert len(said) == 2, "that it fails, and that it is up to date again"
     assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"
+    # Also after somebody has made room on the disk.
+    (tmp_path / "metrics.jsonl").unlink()
+    process.files["metrics.jsonl"] += b"2\n"
+    for _ in range(2):
+        assert learner.wait() is None
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n2\n"
 
 
 def test_a_learner_elsewhere_gets_what_it_resumes_from_and_no_films(tmp_path: Path) -> None:

@@ -67,8 +67,7 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
     logged, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
     best = BestWeights(RunFolder(tmp_path), logged.append)
 
-    def disk_is_full(part: Path, **_: object) -> None:
-        part.write_bytes(b"half of it")
+    def disk_is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for version, offer in enumerate(offers):
@@ -81,7 +80,7 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
         source = measure if measure in ("training", "another evaluation") else "evaluation"
         with monkeypatch.context() as patch:
             if measure == "full disk":
-                patch.setattr(np, "savez", disk_is_full)
+                patch.setattr(Path, "replace", disk_is_full)
             parameters = np.full(3, version, np.float32)
             best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
         found.append(best_version(file))
@@ -156,14 +155,15 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "update-1.index").write_text("one")
     (tmp_path / "config.json").write_text("{}")
-    copy = RemoteCopy(tmp_path, "memory://copy/run", lambda message: pytest.fail(message))
+    logged: list[str] = []
+    copy = RemoteCopy(tmp_path, "memory://copy/run", logged.append)
     copy.start()
     (tmp_path / "checkpoints" / "update-1.index").unlink()
     (tmp_path / "checkpoints" / "update-2.index").write_text("two")
     (tmp_path / "summary.json.part").write_text("unfinished")
     copy.finish()
     names = {name.rpartition("/copy/run/")[2] for name in files.find("/copy/run")}
-    assert names == {"config.json", "checkpoints/update-2.index", "videos/update-0.gif"}
+    assert (names, logged) == ({"config.json", "checkpoints/update-2.index", "videos/update-0.gif"}, [])
     fetch("memory://copy/run", tmp_path / "fetched")
     assert (tmp_path / "fetched" / "checkpoints" / "update-2.index").read_text() == "two"
 
@@ -171,14 +171,21 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
 def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "checkpoints").mkdir(parents=True)
-    for number in (1, 2):
-        (here / "checkpoints" / f"update-{number}.index").write_text("old")
-    logged, removed = list[str](), list[str]()
+    for name in ("checkpoint", "update-1.index", "update-2.data"):
+        (here / "checkpoints" / name).write_text("old")
+    logged, sent, removed = list[str](), list[str](), list[str]()
     copy, files = RemoteCopy(here, f"file://{there}", logged.append), fsspec.filesystem("file")
-    copy.finish()
-    assert len(list((there / "checkpoints").iterdir())) == 2
+    remove, send = files.rm_file, files.pipe_file
+
+    def recorded(path: str, content: bytes) -> None:
+        sent.append(Path(path).name)
+        send(path, content)
+
+    with monkeypatch.context() as recording:
+        recording.setattr(files, "pipe_file", recorded)
+        copy.finish()
+    assert sent == ["update-2.data", "checkpoint", "update-1.index"], "files that refer to others come last"
     shutil.rmtree(here / "checkpoints")
-    remove = files.rm_file
 
     def fail_at_the_second(path: str) -> None:
         if removed:

@@ -80,6 +80,9 @@ def test_more_actors_than_environments_warn() -> None:
     assert config.actor.environments == 1
     assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of 64, ")
     assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
+    # Their rollouts are halved, but have whole returns.
+    assert config.actor.unroll_length == 16
+    assert resolved(with_settings(PRESETS["pong"].config, {"method.n_step": 32}), 200).actor.unroll_length == 32
 
 
 def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
