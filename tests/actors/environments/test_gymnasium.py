@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
+from waiting import DEADLINE_SECONDS
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 from actors.environments.car_racing import LastDrawn
@@ -166,7 +167,8 @@ def test_copies_end_in_silence_after_their_parent() -> None:
         "environment.reset(0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    command = [sys.executable, "-c", script]
+    killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE_SECONDS)
     assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, "")
 
 

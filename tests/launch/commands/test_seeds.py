@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
-from waiting import UNTIL_FRAMES, wait_for
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
 from actors.environments import environment_spec
 from launch.cli import main
@@ -50,7 +50,7 @@ def test_a_killed_run_is_a_failure_and_the_others_are_trained(tmp_path: Path) ->
     for seed in (1, 2):
         holder = holder_of(folder / f"seed-{seed}")
         os.kill(holder.pid, signal.SIGKILL if seed == 1 else signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert "seed 1: ended with exit code 1\n" in output
     assert "seed 2: ended with exit code 130\n" in output
     assert process.returncode == 130
@@ -73,7 +73,7 @@ def test_seeds_go_on_after_an_interrupt_and_share_a_summary(
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
     process = start(folder)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     summary = json.loads((folder / "summary.json").read_text())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -42,7 +43,6 @@ def check_that_it_goes_on(run: Path) -> None:
     assert main(f"train --resume {run} --executor inline --total-frames {frames}".split()) == 0
     after = summary_of(run)
     assert after["frames"] >= frames
-    assert after["wall_seconds"] > before["wall_seconds"]
     resumed = [row for row in rows(run) if row["elapsed_seconds"] > before["wall_seconds"]]
     assert after["updates"] > before["updates"]
     assert resumed[0]["updates"] >= before["updates"]
@@ -187,7 +187,10 @@ def test_80_columns_show_whole_numbers(columns: int, parts: tuple[str, ...]) -> 
     ("actors", "fresh", "words"),
     [(1, False, "starting 1 actor…"), (64, True, "starting 64 actors; each first plays up to 1,020 agent steps,")],
 )
-def test_no_table_of_zeros_before_the_actors_report(actors: int, fresh: bool, words: str, cartpole: RunConfig) -> None:
+def test_no_table_of_zeros_before_the_actors_report(
+    actors: int, fresh: bool, words: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.commands.display.time", SimpleNamespace(monotonic=lambda: 7.0))
     console = screen()
     config = replace(cartpole, actor=replace(cartpole.actor, fresh_gradients=fresh))
     with Display(config, console) as display:

@@ -321,7 +321,7 @@ def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path) -> None:
     gymnasium.register("Stepwise-v0", Stepwise)
     actor = {"environments": 256, "unroll_length": 5, "total_environments": None}
     config = quick(environment={"id": "Stepwise-v0"}, actor=actor, total_frames=256 * 130)
-    config = replace(config, log_every_seconds=1e-3, checkpoint=CheckpointConfig(every_frames=256 * 5))
+    config = replace(config, log_every_seconds=1e-9, checkpoint=CheckpointConfig(every_frames=256 * 5))
     try:
         summary = session(config, tmp_path).run()
     finally:
