@@ -1,12 +1,16 @@
 """What the documents name is there."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from launch.cli import COMMANDS
+from launch.commands.train import TrainArguments
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
+from launch.settings.parse import parse
+from launch.settings.resolve import resolve_request
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -46,13 +50,19 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
-def commands_of(document: Path) -> list[str]:
-    blocks = re.findall(r"```\n(.*?)```", document.read_text(), re.DOTALL)
-    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith("tributary ")]
+FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+# Placeholders, modules of users, and runs and files that are not here.
+NOT_HERE = re.compile(r"[A-Z]{3,}(?!/)|…|_|--resume|--config|--start-from$")
 
 
-def test_commands_in_readme_are_commands() -> None:
-    named = {command.split()[1] for command in commands_of(ROOT / "README.md")}
-    assert len(named) >= 5
-    assert named <= {name.split()[0] for name in COMMANDS}
+@pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], ids=lambda file: file.name)
+def test_commands_are_understood(page: Path) -> None:
+    text = page.read_text()
+    typed = [line for block in FENCED.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    typed += re.findall(r"`([^`]+)`", FENCED.sub("", text))
+    for line in typed:
+        # The number of a seed or of actors.
+        words = shlex.split(re.sub(r"\b[NS]\b", "1", line.partition(" #")[0])) if line.startswith("tributary ") else []
+        assert len(words) < 2 or words[1] in {name.split()[0] for name in COMMANDS}, line
+        if words[1:2] == ["train"] and not NOT_HERE.search(" ".join(words)):
+            resolve_request(parse(TrainArguments, "train", words[2:]).request())
