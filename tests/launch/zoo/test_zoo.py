@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -16,10 +17,13 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
+from launch.commands.train import TrainArguments
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
 from launch.run.lookup import run_path
 from launch.settings.files import named, read_config_file
+from launch.settings.parse import parse
+from launch.settings.resolve import resolve_request
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -45,6 +49,10 @@ def test_an_agent_is_whole(name: str) -> None:
     with np.load(folder.best_weights, allow_pickle=False) as weights:
         assert str(weights["layout"]) == policy.layout.fingerprint
     assert 2 <= len(read_rows(folder)) <= 100
+    words = shlex.split(json.loads(folder.manifest.read_text())["command"])
+    trained = resolve_request(parse(TrainArguments, "train", words[2:]).request()).config
+    for setting in ("environment.id", "seed", "total_frames", "optimizer.learning_rate"):
+        assert attrgetter(setting)(trained) == attrgetter(setting)(config), setting
     atari = config.environment.id.startswith("ALE/")
     evaluations = {file.stem: json.loads(file.read_text()) for file in folder.path.glob("evaluation-*.json")}
     assert evaluations.keys() == ({"evaluation-noop", "evaluation-machado"} if atari else {"evaluation-training"})
