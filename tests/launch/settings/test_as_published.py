@@ -63,8 +63,8 @@ FIXED = {
 }
 PUBLISHED: dict[str, dict[str, Any]] = {
     "a3c": PAPER,
-    # "an additional 256 LSTM cells after the final hidden layer".
-    "a3c-lstm": PAPER | {"network.recurrent": "lstm"},
+    # "an additional 256 LSTM cells after the final hidden layer". Centred, or its gates saturate.
+    "a3c-lstm": PAPER | {"network.recurrent": "lstm", "network.centre_observations": True},
     "nstep-q": PAPER | EVALUATED | {"method.name": "q_learning"},
     "onestep-q": PAPER | EVALUATED | {"method.name": "q_learning", "method.n_step": 1},
     "onestep-sarsa": PAPER | EVALUATED | {"method.name": "sarsa", "method.n_step": 1},
