@@ -63,8 +63,9 @@ FIXED = {
 }
 PUBLISHED: dict[str, dict[str, Any]] = {
     "a3c": PAPER,
-    # "an additional 256 LSTM cells after the final hidden layer". Centred, or its gates saturate.
-    "a3c-lstm": PAPER | {"network.recurrent": "lstm", "network.centre_observations": True},
+    # "an additional 256 LSTM cells after the final hidden layer". Centred, as by default, or its gates saturate.
+    "a3c-lstm": {name: value for name, value in PAPER.items() if name != "network.centre_observations"}
+    | {"network.recurrent": "lstm"},
     "nstep-q": PAPER | EVALUATED | {"method.name": "q_learning"},
     "onestep-q": PAPER | EVALUATED | {"method.name": "q_learning", "method.n_step": 1},
     "onestep-sarsa": PAPER | EVALUATED | {"method.name": "sarsa", "method.n_step": 1},
