@@ -127,7 +127,7 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[
             cause = f"{package} {installed or 'is missing'}, and {version} here"
             found.append((cause, f"run there: pip install {package}=={version}"))
     if report["revision"] != wanted["revision"]:
-        cause = f"revision {report['revision']} of the project, and {wanted['revision']} here"
+        cause = f"sources {report['revision']} of the project, and {wanted['revision']} here"
         found.append((cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."))
     return found
 

@@ -137,7 +137,7 @@ def duration(seconds: float | None) -> str:
 def mean_return(value: float | None, episodes: int) -> str:
     """The mean of the last 100 returns; of fewer with their number, as the first ones to end are the short ones."""
     shown = number(value, ".2f")
-    return shown if value is None or episodes >= 100 else f"{shown} of {episodes}"
+    return shown if value is None or episodes >= 100 else f"{shown} of {episodes} episodes"
 
 
 def number(value: float | None, form: str) -> str:

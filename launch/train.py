@@ -201,6 +201,9 @@ def _prepare(
     from actors.environments import environment_spec
 
     started = time.time()
+    if resume:
+        # Another process may hold the folder: that is known at once, and what it has not written yet is not missed.
+        lock_folder(folder.path).close()
     listener.prepare("checking the settings and the environment")
     spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
@@ -346,13 +349,12 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             with listener.stop.training():
                 _start(run, budget)
                 listener.prepare("learner and actors: importing TensorFlow")
-                watch = partial(_watch, listener)
-                return run_learners(
-                    LearnerStart(config, run.spec, run.folder.path, placement, run.resume, run.started),
-                    watch,
-                    listener.message,
-                    listener.stop,
-                )
+                start = LearnerStart(config, run.spec, run.folder.path, placement, run.resume, run.started)
+                summary = run_learners(start, partial(_watch, listener), listener.message, listener.stop)
+            if listener.stop.interrupted and not (run.resume or summary["agent_steps_sampled"]):
+                # Its learner was ready, and no actor. The folder is discarded.
+                raise StoppedBeforeTrainingError
+            return summary
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
         # Otherwise the last line of a traceback, or what Ray knows of a process that died.

@@ -23,6 +23,7 @@ from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0
+_EXPECTATION_SECONDS = 10.0
 # The option that takes a run beyond the limit at which it ended.
 _FURTHER = {
     "frames_reached": " --total-frames N",
@@ -116,8 +117,8 @@ class Display:
         self._reported = self._reported or progress.agent_steps_per_second > 0
         if self._reported:
             self._show(lambda: self._update(progress))
-        # The first row has the actors' first, slow calls.
-        if self._usual is not None and progress.elapsed_seconds > self._config.log_every_seconds:
+        # The first rows have the actors' first, slow calls.
+        if self._usual is not None and progress.elapsed_seconds > _EXPECTATION_SECONDS:
             usual, self._usual = self._usual, None
             line = expectation_line(usual, progress, self._config)
             if line is not None:
@@ -264,7 +265,7 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
 
 def _crossing(crossing: dict[str, Any]) -> str:
     evaluated = crossing["evaluation_mean_return"]
-    held = "not evaluated" if evaluated is None else f"its confirmation {evaluated:.2f}"
+    held = "not evaluated" if evaluated is None else f"the evaluation {evaluated:.2f}"
     return (
         f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
         f"frames: training's last 100 episodes {number(crossing['mean_return_100'], '.2f')}, {held}"

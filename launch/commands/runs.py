@@ -111,7 +111,7 @@ def stop(arguments: StopArguments) -> int:
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED
-    resumable = f"ended: {folder}; tributary train --resume {quoted(folder)} goes on"
+    resumable = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}"
     untrained = f"ended before it trained: {folder} has nothing to continue from"
     print_line(console, resumable if is_resumable(folder) else untrained)
     return EXIT_DONE

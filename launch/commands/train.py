@@ -87,6 +87,8 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
         except StoppedBeforeTrainingError:
             print_line(console, "stopped before training began: there is nothing to save")
             if interrupts.interrupted:
+                if resolved.resume is None and arguments.run_dir is None:
+                    discard_if_empty(folder)
                 # The interpreter would wait for the thread that starts actors.
                 os._exit(EXIT_INTERRUPTED)
             return EXIT_INTERRUPTED

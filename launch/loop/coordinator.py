@@ -77,7 +77,7 @@ class Coordinator:
         return self._pool.rollouts_lost
 
     def stop(self) -> None:
-        """Dispatch no further rollouts. `run` takes in what is in flight, and ends."""
+        """Dispatch no further rollouts. `run` takes in those that have begun, and ends."""
         self._pool.stopping = True
 
     @property
@@ -161,8 +161,7 @@ class Coordinator:
         else:
             outcomes = [self._learner.submit(report)]
         # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
-        if not self._pool.stopping:
-            self._publish()
+        self._publish()
         self._pool.dispatch(report.actor_id)
         for outcome in outcomes:
             yield outcome

@@ -215,7 +215,8 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         f"mean return {number(result['mean_return'], '.2f')}{spread}, median {number(result['median_return'], '.2f')}, "
         f"from {number(result['minimum_return'], '.6g')} to {number(result['maximum_return'], '.6g')}; "
         f"{result['policy']} actions",
-        f"{played} episodes, {games} distinct games{'' if games == played else ': error and interval are over these'}",
+        f"{played} episodes, {games} distinct game{'s' * (games != 1)}"
+        + (": error and interval are over these" if 1 < games < played else ""),
         f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
     ]
     if result["mean_return"] is None:

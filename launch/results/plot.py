@@ -229,18 +229,20 @@ def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
                 zorder=3,
             )
     if several:
-        median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles; thin: each seed")))
+        median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles; thin: each run")))
         axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=median)
 
 
 def _seeds_of(band: Band) -> str:
     """The number of seeds in a band, and the number at its ends if some seeds start later or end earlier."""
+    distinct = len({curve.run.config.seed for curve in band.curves})
+    what = "seeds" if distinct == len(band.curves) else f"runs of {distinct} seed{'s' * (distinct > 1)}"
     if not band.seeds.size:
-        return f"{len(band.curves)} seeds, no two of which overlap"
+        return f"{len(band.curves)} {what}, no two of which overlap"
     most, first, last = band.seeds.max(), band.seeds[0], band.seeds[-1]
     ends = [f"{count} at the {end}" for end, count in (("start", first), ("end", last)) if count < most]
-    return f"{most} seeds" + (f" ({', '.join(ends)})" if ends else "")
+    return f"{most} {what}" + (f" ({', '.join(ends)})" if ends else "")
 
 
 @contextmanager

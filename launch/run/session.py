@@ -129,6 +129,8 @@ class TrainingSession:
         if resume:
             for message in self._checkpoints.restore():
                 self.log(message)
+            account = self.learner.account
+            self.log(f"continues from update {self.learner.version:,}, after {account.frames:,} frames")
             dropped = self.learner.fit_unfinished_update()
             if dropped:
                 self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")

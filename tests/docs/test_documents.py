@@ -52,7 +52,7 @@ def test_readme_is_short() -> None:
 
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 # Placeholders, modules of users, and runs and files that are not here.
-NOT_HERE = re.compile(r"[A-Z]{3,}(?!/)|…|_|--resume|--config|--start-from$")
+NOT_HERE = re.compile(r"[A-Z]{3,}(?!/)|…|_|corridor|--resume|--config|--start-from$")
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], ids=lambda file: file.name)

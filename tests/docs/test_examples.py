@@ -54,6 +54,16 @@ _CELL_SECONDS = 250
 SMALL = f"--executor inline --actors 1 --total-frames 600 {UNTIL_FRAMES} --run-dir run"
 
 
+def test_the_environment_of_the_page_trains(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (EXAMPLES.parent / "environments.md").read_text()
+    code = re.search(r"```python\n# corridor.py\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    (working_folder / "corridor.py").write_text(code[1])
+    monkeypatch.syspath_prepend(working_folder)
+    assert "tributary train corridor:Corridor-v0" in page
+    assert main(f"train corridor:Corridor-v0 {SMALL}".split()) == 0
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer frames. Its cells show the lines of the run, a curve and a video."""

@@ -110,7 +110,7 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
     ):
         (axes,) = drawn(curves)
         assert (axes.get_title("left"), axes.get_xlim()[0]) == ("ALE/Pong-v5", 0.0)
-        assert legend(axes) == [f"median of {seeds}, quartiles; thin: each seed"]
+        assert legend(axes) == [f"median of {seeds}, quartiles; thin: each run"]
 
 
 def test_plots_of_several_runs_go_into_their_common_folder(

@@ -140,7 +140,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path)
     assert main(f"train cartpole --total-frames 1000 {options}".split()) == 0
     before = read_summary(run)
     shutil.rmtree(run.path)
-    assert main(f"train --resume file://{copy.path} {SMALL} --total-frames 1500".split()) == 0
+    assert main(f"train --resume file://{copy.path} {SMALL} --total-frames 5000".split()) == 0
     (resumed,) = (working_folder / "runs").iterdir()
     after = read_summary(RunFolder(resumed))
     assert before["frames"] < after["frames"]

@@ -206,7 +206,7 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     saved = session(replace(cartpole, total_frames=500), tmp_path).run()
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
-    (message,) = messages_of(first)
+    _, message = messages_of(first)
     assert killed in message
     assert "120 agent steps again" in message
     summary = first.run()
