@@ -274,10 +274,10 @@ def another_revision(cluster: RayCluster) -> None:
     subprocess.run(cluster.ssh(changed, host=1), check=True, capture_output=True)
     found = cluster.on_head("tributary doctor --address auto")
     assert found.returncode == 1, found.stdout + found.stderr
-    assert f"{address}: revision" in found.stdout
+    assert f"{address}: sources" in found.stdout
     refused = cluster.on_head("tributary train cartpole --address auto")
     assert refused.returncode == 2, refused.stdout + refused.stderr
-    assert f"error: node {address}: revision" in refused.stderr
+    assert f"error: node {address}: sources" in refused.stderr
     subprocess.run(cluster.ssh(undone, host=1), check=True, capture_output=True)
 
 

@@ -396,7 +396,7 @@ def test_other_programs_make_a_machine_busy(
     [
         ({"python": "3.10.4"}, "Python 3.10.4 is too old", "install Python 3.11"),
         ({"versions": reference()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
-        ({"revision": "0" * 12}, "revision 000000000000 of the project", "check out the same commit"),
+        ({"revision": "0" * 12}, "sources 000000000000 of the project", "check out the same commit"),
         ({"environment_error": "OSError: x"}, "the environment does not run: OSError: x", "run there"),
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
@@ -418,5 +418,5 @@ def test_train_refuses_in_one_line() -> None:
     check_reports([report()])
     with pytest.raises(ConfigurationError) as raised:
         check_reports([report(revision="0" * 12, games=0)])
-    assert str(raised.value).startswith("node 10.0.0.7: revision")
+    assert str(raised.value).startswith("node 10.0.0.7: sources")
     assert "1 more: tributary doctor" in str(raised.value)
