@@ -25,6 +25,8 @@ _BAND_POINTS = 300
 _ALWAYS = {
     *_COLUMNS.values(),
     "agent_steps_per_second",
+    "episodes",
+    "gradients_per_second",
     TRAINING_RETURN,
     "stage_microseconds",
     "agent_steps_dropped",
