@@ -61,7 +61,7 @@ class TrainingReturns:
 
     def update(self, episodes: int, actors: int) -> None:
         """Set `is_representative`, for `episodes` in the window and `actors` at work."""
-        # Of more actors than are at work those with the oldest reports: they are gone, or are counted anew.
+        # The actors with the oldest reports: most are gone, and one that is not is counted anew from its next report.
         while len(self._returns) > actors:
             gone = next(iter(self._returns))
             del self._returns[gone], self._fewest[gone]
