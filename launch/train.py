@@ -438,9 +438,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     config, first, say = run.config, run.first, run.listener.message
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
-    if not run.resume:
-        run.folder.make()
-    with lock_folder(run.folder.path), _resumed_folder(run) if run.resume else _new_folder(run, threads):
+    lock = lock_folder(run.folder.path) if run.resume else run.folder.make()
+    with lock, _resumed_folder(run) if run.resume else _new_folder(run, threads):
         say(f"run folder:   {run.folder.path}")
         say(f"threads:      {threads}")
         say(rollouts_line(config, budget.actors))

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0
 _EXPECTATION_SECONDS = 10.0
+# Numbers that rollouts bring.
+_MEASURED = ("stage_microseconds", "learner_milliseconds", "gradient_norm", "statistics")
 # The option that takes a run beyond the limit at which it ended.
 _FURTHER = {
     "frames_reached": " --total-frames N",
@@ -60,6 +63,7 @@ class Display:
         self._waiting = _Waiting("")
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
+        self._shown: Progress | None = None
         self._trust = ""
 
     def __enter__(self) -> "Display":
@@ -125,6 +129,11 @@ class Display:
                 self.message(line)
 
     def _update(self, progress: Progress) -> None:
+        if self._shown is not None:
+            # An interval without a rollout, as the last one may be, has measured nothing: the numbers before it stay.
+            missing = [name for name in _MEASURED if not getattr(progress, name)]
+            progress = replace(progress, **{name: getattr(self._shown, name) for name in missing})
+        self._shown = progress
         if self._live is not None:
             # The last table stays on the screen.
             self._live.transient = False
@@ -255,8 +264,10 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
     lines.append(f"run folder:   {run}")
     # Before the first rollout there are no rows, and nothing to look at.
     if summary["frames"]:
+        # No curve without a return.
+        plot = f"tributary plot {run}, or " if summary["episodes"] else ""
         lines += [
-            f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
+            f"curves:       {plot}tensorboard --logdir {run}",
             f"evaluate:     tributary evaluate {run}{trust}",
             f"video, page:  tributary record {run}{trust}; tributary report {run}",
         ]

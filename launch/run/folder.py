@@ -106,11 +106,17 @@ class RunFolder:
             advice = f"start a new run from them: --start-from {quoted(self.name)}"
             raise setting_error("resume", self.name, f"has weights only, and is never written to; {advice}")
 
-    def make(self) -> None:
-        """Make the folder of a new run. Lock it before `create`: another process may have made it, too."""
+    def make(self) -> IO[bytes]:
+        """Make the folder of a new run, and lock it until the returned file is closed; see `lock_folder`."""
         self.check_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path, "run_dir")
+        try:
+            # Another process may have made it, too.
+            return lock_folder(self.path)
+        except ConfigurationError:
+            self._remove_empty()
+            raise
 
     def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
         """Write the files of a new run that are known before training."""
@@ -128,6 +134,10 @@ class RunFolder:
         # `make` refused a folder with entries: all of them belong to this run.
         for entry in self.path.iterdir():
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        """Remove the folder and the parents that `make` made, as far as they are empty."""
         for folder in self._made:
             with suppress(OSError):
                 folder.rmdir()
@@ -276,8 +286,8 @@ class Holder(msgspec.Struct, frozen=True):
 def lock_folder(folder: Path) -> IO[bytes]:
     """Lock an existing folder until the returned file is closed, by its context for example, or this process ends.
 
-    A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file
-    itself stays: after its removal two processes could lock two files of this name.
+    A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file of a
+    lock stays: after its removal two processes could lock two files of this name.
     """
     try:
         # Not truncated when it is opened: its content belongs to the process that holds the lock.
@@ -294,6 +304,9 @@ def lock_folder(folder: Path) -> IO[bytes]:
         )
         if isinstance(error, BlockingIOError):
             problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
+        else:
+            # No process can hold it.
+            (folder / LOCK_FILE).unlink(missing_ok=True)
         raise ConfigurationError(f"folder {folder} {problem}") from error
     file.truncate(0)
     file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from launch.output import nearest
 from shared.errors import ConfigurationError
 
 PREFIX = "zoo:"
@@ -16,7 +17,7 @@ def agents() -> list[str]:
 def agent_folder(name: str) -> Path:
     """The folder of zoo:NAME."""
     if name not in agents():
-        raise ConfigurationError(f"{name}: no such agent ships; there are {', '.join(agents())}")
+        raise ConfigurationError(f"{name}: no such agent ships{nearest(name, agents())}")
     return FOLDER / name.removeprefix(PREFIX)
 
 

@@ -20,8 +20,8 @@ def untrained(folder: Path, preset: str, **settings: Any) -> Path:
     if spec.images:
         spec = replace(spec, observation_mean=np.full(spec.observation_shape, 90, np.float32))
     run = RunFolder(folder)
-    run.make()
-    run.create(config, spec, {})
+    with run.make():
+        run.create(config, spec, {})
     policy = Policy(config, spec)
     write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
     return folder

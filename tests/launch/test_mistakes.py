@@ -49,6 +49,7 @@ MISTAKES = {
     "train --record-arrivals /proc/order.txt": "cannot be written",
     "evaluate zoo:cartpole --episodes 0": "--episodes 0: must be at least 1",
     f"evaluate {'x' * 300}": "x: cannot be reached: File name too long",
+    "evaluate zoo:pnog": "zoo:pnog: no such agent ships, did you mean zoo:pong?",
     "evaluate pong": "the agent that ships is zoo:pong",
     "evaluate .": "is not the folder of a run: it has no config.json",
     # Settings without an effect.

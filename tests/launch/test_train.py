@@ -17,7 +17,7 @@ from sessions import quick
 
 from launch.cli import main
 from launch.driver import train_in_process
-from launch.interrupts import Interrupts, StopRequest, blocked
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest, blocked
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.learner_process import LearnerStart
 from launch.on_ray.placement import Node
@@ -33,7 +33,7 @@ from launch.run.events import (
     Stopped,
     Weights,
 )
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, lock_folder
 from launch.settings.files import with_settings
 from launch.settings.resolve import resolved
 from launch.train import Result, train
@@ -82,6 +82,11 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
         patch.setattr("launch.run.session.TrainingSession.run", fails)
         with pytest.raises(type(error)):
             train(quick(total_frames=3000), run, lambda _: None, resume=True)
+    events: list[Event] = []
+    # The folder of a run that goes on is refused before anything is checked.
+    with lock_folder(run), pytest.raises(ConfigurationError, match="is in use by another process"):
+        train(quick(total_frames=3000), run, events.append, resume=True)
+    assert events == []
     assert RunFolder(run).read_settings() == before
     train(quick(total_frames=3000), run, lambda _: None, resume=True)
     assert RunFolder(run).read_settings().total_frames == 3000
@@ -114,6 +119,23 @@ def test_a_connection_that_breaks_is_not_a_wrong_address(tmp_path: Path, monkeyp
     monkeypatch.setattr(learner_process, "run_learners", breaks)
     with pytest.raises(BrokenPipeError):
         train(quick(executor="ray"), tmp_path / "run", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("sampled", [0, 64])
+def test_ctrl_c_before_the_first_rollout_leaves_no_folder(
+    sampled: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopRequest()
+
+    def run_learners(*_: Any) -> dict[str, Any]:
+        stop.requested = stop.interrupted = True
+        return {"agent_steps_sampled": sampled}
+
+    monkeypatch.setattr(learner_process, "run_learners", run_learners)
+    with nullcontext() if sampled else pytest.raises(StoppedBeforeTrainingError):
+        train(quick(executor="ray"), tmp_path / "run", lambda _: None, stop=stop)
+    assert (tmp_path / "run").exists() == (sampled > 0)
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -211,6 +211,19 @@ def test_no_table_of_zeros_before_the_actors_report(
     assert "too late" not in shown_by(console)
 
 
+def test_the_numbers_of_rollouts_stay_in_an_interval_without_one(cartpole: RunConfig) -> None:
+    """The last interval of a run is one, and its table stays on the screen."""
+    console = screen()
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, 1))
+        display.update(LARGE)
+        empty = Progress(frames=40_000_004, policy_lag_max=7, learning_rate=1e-4)
+        display.update(empty)
+    last = shown_by(console).rpartition("CartPole-v1")[2]
+    for shown in ("40,000,004", "57 µs", "1234 µs", "12.34 ms", "0.123", "20.0%", "0.00 / 7", "1.00e-04"):
+        assert shown in last
+
+
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     console = Console(file=io.StringIO(), width=80)
     with Display(cartpole, console) as display:
@@ -236,18 +249,21 @@ def test_the_last_lines_are_the_commands_for_the_run(
 ) -> None:
     counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
     nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
-    summary = {"status": status, "episodes": 0, **dict.fromkeys(counts, 1), **nothing}
+    summary = {"status": status, "episodes": 0, "mean_return_100": None, **dict.fromkeys(counts, 1), **nothing}
     console = Console(file=io.StringIO(), width=1_000)
     config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
     with Display(config, console) as display:
         display.show(Started(str(tmp_path), config, 1))
         display.show(Stopped(str(tmp_path), summary))
     resume = f"continue:     tributary train --resume {tmp_path}{trust}{more}"
-    assert shown_by(console).splitlines()[-3:] == [
+    assert shown_by(console).splitlines()[-4:] == [
+        f"curves:       tensorboard --logdir {tmp_path}",
         f"evaluate:     tributary evaluate {tmp_path}{trust}",
         f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}",
         resume,
     ]
+    (curves,) = [line for line in summary_lines(summary | {"episodes": 1}, "run", "") if line.startswith("curves:")]
+    assert curves == "curves:       tributary plot run, or tensorboard --logdir run"
     # A run that has ended before its first rollout has nothing to look at.
     untrained = summary_lines(summary | {"frames": 0}, str(tmp_path), trust)
     assert untrained[-2:] == [f"run folder:   {tmp_path}", resume]

@@ -67,7 +67,9 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monk
 
     monkeypatch.setattr("launch.run.folder.fcntl.flock", flock)
     with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
-        lock_folder(tmp_path)
+        RunFolder(tmp_path / "study" / "run").make()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".lock").touch()
     assert holder_of(tmp_path) is None
 
 
@@ -198,10 +200,10 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     config = PRESETS["cartpole"].config
     spec = environment_spec(config.environment)
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    for folder in (first, second):
-        folder.make()
-    first.create(config, spec, {})
-    with pytest.raises(ConfigurationError, match="has the run of another process; name another folder"):
+    with first.make():
+        first.create(config, spec, {})
+    # The second process has found the folder free before.
+    with lock_folder(second.path), pytest.raises(ConfigurationError, match="has the run of another process; name an"):
         second.create(replace(config, seed=2), spec, {})
     assert first.read_settings() == config
 
@@ -251,6 +253,7 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     updates = json.loads(other.summary.read_text())["updates"]
     assert main(["train", "--resume", "other", "--total-frames", "800"]) == 0
     assert json.loads(other.summary.read_text())["updates"] > updates
+    assert f" continues from update {updates:,}, after " in other.log.read_text()
     # It has moved on from there, and not gone back.
     before, after = weights_of(agent.path), weights_of(other.path, "latest")
     assert 0.0 < np.abs(after - before).mean() < 0.1 * np.abs(before).mean()
