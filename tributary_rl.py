@@ -37,8 +37,7 @@ if TYPE_CHECKING:
         Weights,
     )
     from launch.run.folder import WeightsName
-    from launch.train import TrainingFailedError
-    from shared.errors import ConfigurationError
+    from shared.errors import ConfigurationError, TrainingFailedError
     from shared.registry import register_explorer, register_method, register_network, register_schedule
 
 __all__ = [

@@ -26,9 +26,9 @@ from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_st
 from launch.run.events import Event
 from launch.run.folder import trust_environment
 from launch.tensorflow_setup import filter_tensorflow_notices
-from launch.train import OnEvent, Result, TrainingFailedError, TrainOptions, train
+from launch.train import OnEvent, Result, TrainOptions, train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 _POLL_SECONDS = 0.2
 

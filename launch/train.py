@@ -38,8 +38,8 @@ from shared.config import RunConfig
 from shared.errors import (
     ConfigurationError,
     EnvironmentFailedError,
+    TrainingFailedError,
     alternatives,
-    last_line,
     raised_at,
     setting_error,
     typed_line,
@@ -60,10 +60,6 @@ class TrainOptions(TypedDict, total=False):
     preset: str
     resume: bool
     start_from: Path | None
-
-
-class TrainingFailedError(Exception):
-    """Training ended with an error. The message has the reason and, outside of this module, the run's folder."""
 
 
 class Result(NamedTuple):
@@ -318,14 +314,11 @@ def _train_inline(run: _Run) -> dict[str, Any]:
 def _train_on_ray(run: _Run) -> dict[str, Any]:
     # Importing ray takes half a second or more: after all that can be checked without it.
     with without_collections():
-        import ray
-
-        from launch.loop.worker_pool import TrainingStoppedError
-        from launch.on_ray.cluster import connect, machines_requested
+        from launch.on_ray.cluster import connect, disconnecting, machines_requested
         from launch.on_ray.learner_process import LearnerStart, run_learners
 
     listener = run.listener
-    try:
+    with disconnecting():
         starting = "starting Ray" if run.budget else f"joining the cluster at {run.config.address}"
         listener.prepare(f"{starting}, {_MEASURING}" if run.measures_mean else starting)
         # Beside Ray's start, which waits for its processes most of the time.
@@ -355,13 +348,6 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                 # Its learner was ready, and no actor. The folder is discarded.
                 raise StoppedBeforeTrainingError
             return summary
-    except ray.exceptions.RayError as error:
-        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
-        # Otherwise the last line of a traceback, or what Ray knows of a process that died.
-        reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
-        raise TrainingFailedError(reason) from error
-    finally:
-        ray.shutdown()
 
 
 def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:

@@ -25,6 +25,10 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
     return ConfigurationError(f"{name} {value}: {problem}")
 
 
+class TrainingFailedError(Exception):
+    """Training ended with an error. The message has the reason and, outside of `launch.train`, the run's folder."""
+
+
 END_ADVICE = (
     "An environment without an end gets one by --environment.wrappers gymnasium.wrappers:TimeLimit,max_episode_steps=N"
 )

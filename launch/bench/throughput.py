@@ -47,9 +47,8 @@ from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
 from launch.settings.resolve import PresetArguments, resolve_request, resolved
-from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 from shared.types import StageSeconds
 
 # Excluded after the actors' first reports: first traces, first updates.

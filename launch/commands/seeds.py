@@ -44,9 +44,9 @@ from launch.run.folder import (
 from launch.run.summary import reached_limit
 from launch.settings.files import set_of_one_run
 from launch.settings.resolve import ResolvedRun
-from launch.train import Result, TrainingFailedError
+from launch.train import Result
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 _POLL_SECONDS = 0.5
 # The width of a log, which no terminal shows.

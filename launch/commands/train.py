@@ -16,8 +16,8 @@ from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir
 from launch.settings.resolve import PresetArguments, ResolvedRun, resolve_request
-from launch.train import TrainingFailedError, train
-from shared.errors import setting_error
+from launch.train import train
+from shared.errors import TrainingFailedError, setting_error
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # The run reports actors that join or go: the autoscaler's lines would only come between.
 os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
+# It reports processes that died, too: Ray prints twelve lines about each.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed while executing a task")
 # Ray's own 15 lets a busy machine starve the learner: runs were seen not to start within minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -29,11 +31,12 @@ from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, provide_home, usable_cores, worker_path
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
 
 # Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
@@ -85,6 +88,24 @@ def connect(config: RunConfig, actors: int) -> None:
         start_here(max(usable_cores() if on_gpus else 1, actors), pretended_gpus() if on_gpus else 0)
     else:
         join(config.address)
+
+
+@contextmanager
+def disconnecting() -> Iterator[None]:
+    """Leave the cluster at the end, or end the one that `connect` has started.
+
+    Raises:
+        TrainingFailedError: Ray raised an error, or one of its processes did. The message is its reason in one line.
+    """
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+        # Otherwise the last line of a traceback, or what Ray knows of a process that died.
+        reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
+        raise TrainingFailedError(reason) from error
+    finally:
+        ray.shutdown()
 
 
 def start_here(cores: int, gpus: int = 0) -> None:

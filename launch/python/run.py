@@ -23,9 +23,8 @@ from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.settings.files import named
 from launch.settings.resolve import ResolvedRun, on_the_same_cluster, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
-from launch.train import TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
+from shared.errors import ConfigurationError, TrainingFailedError, raised_at, setting_error, typed_line
 
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[[Event, "Training"], object]

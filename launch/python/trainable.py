@@ -20,9 +20,8 @@ from launch.run.folder import RunFolder, holder_of, last_row
 from launch.run.saving import apply_changes, changes_since
 from launch.settings.files import named, set_of_one_run
 from launch.settings.resolve import ResolvedRun, changed_by_hand, resolved
-from launch.train import TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 try:
     from ray import tune

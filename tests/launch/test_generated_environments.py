@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from launch.run.events import Message
 from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, OF_ONE_RUN, option_name, with_settings
-from launch.train import TrainingFailedError, train
+from launch.train import train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:

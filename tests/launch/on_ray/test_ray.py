@@ -94,6 +94,7 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "actor 2 replaces actor" in output
+    assert "A worker died" not in output, "Ray's own lines about it"
     interrupted = account_of(run)
     assert (interrupted["status"], interrupted["actor_restarts"]) == ("interrupted", 1)
     assert rows(run)[-1]["actors_alive"] == 2

@@ -15,9 +15,9 @@ from launch.python import run as module
 from launch.python.run import Training
 from launch.run.events import Event, Message, Row, Started
 from launch.settings.resolve import ResolvedRun
-from launch.train import OnEvent, Result, TrainingFailedError
+from launch.train import OnEvent, Result
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 _DEADLINE_SECONDS = 60.0
 CONFIG = PRESETS["cartpole"].config
