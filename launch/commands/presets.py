@@ -14,6 +14,8 @@ from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings
 
 _DEFAULT = " (default)"
+# Spaces between columns.
+_GAP = 2
 
 
 @dataclass(frozen=True)
@@ -48,20 +50,27 @@ def presets(arguments: PresetsArguments) -> None:
         # One line for each preset, for programs that read the list.
         console.width = max(console.width, 240)
     widths = {
-        "preset": max(map(len, PRESETS)) + len(_DEFAULT),
+        "preset": max(map(len, PRESETS)),
         "environment": max(len(preset.config.environment.id) for preset in PRESETS.values()),
         "network": max(len(preset.config.network.name) for preset in PRESETS.values()),
     }
+    if console.width < _GAP * len(widths) + sum(widths.values()) + max(len(p.description) for p in PRESETS.values()):
+        # Beside all columns, descriptions would be a word wide.
+        widths = {"preset": widths["preset"]}
     first = next(iter(PRESET_GROUPS))
     for title, group in PRESET_GROUPS.items():
-        table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=title == first)
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), title=title, title_justify="left")
+        table.show_header = title == first
         for heading, width in widths.items():
             table.add_column(heading, no_wrap=True, min_width=width)
         table.add_column("description")
         for name, preset in group.items():
-            default = _DEFAULT * (name == DEFAULT_PRESET)
+            cells = {
+                "preset": name + _DEFAULT * (name == DEFAULT_PRESET),
+                "environment": preset.config.environment.id,
+                "network": preset.config.network.name,
+            }
             # Extras like [box2d] would be read as markup.
-            description = escape(preset.description)
-            table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
+            table.add_row(*(cells[heading] for heading in widths), escape(preset.description))
         console.print(table)
     write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})

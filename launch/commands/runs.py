@@ -160,7 +160,8 @@ def _row(run: RunStatus, folder: Path) -> dict[str, str]:
         "environment": run.config.environment.id,
         "status": run.status.replace("_", " "),
         "frames": f"{short}, {100 * frames / run.config.total_frames:.0f} %",
-        "return": mean_return(row.get("mean_return_100"), row.get("episodes", 100)),
+        # With the whole words a name of the default form would be broken in 80 columns.
+        "return": mean_return(row.get("mean_return_100"), row.get("episodes", 100)).removesuffix(" episodes"),
         "evaluation": number(row.get("evaluation_return"), ".2f"),
         "h:mm:ss": duration(row.get("elapsed_seconds")),
     }

@@ -1,6 +1,7 @@
 """The command line from end to end: its exit codes, its files, its help, and the page of all settings."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 
 from launch.cli import main
 from launch.loop.inline import InlineExecutor
-from launch.presets import PRESETS
+from launch.presets import PRESET_GROUPS, PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.check import check_network
 from launch.settings.help import MOST_USED, page, settings
@@ -129,6 +130,17 @@ def test_help_shows_what_most_runs_change_in_any_terminal(
     # The values are the preset's.
     for line in ("--environment.id (CartPole-v1)", "--stop-at-return (475.0)", "--stop-measure (evaluation)"):
         assert line in shown
+
+
+def test_the_list_of_presets_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["presets"]) == 0
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 2 * len(PRESETS) + len(PRESET_GROUPS) + 1, "a description takes two lines at most"
 
 
 def test_the_list_of_presets_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:

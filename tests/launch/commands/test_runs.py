@@ -50,6 +50,10 @@ def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_p
     assert " ".join(rows[0].split()) == "cartpole-20261122-015812 CartPole-v1 frames reached 2,048, 2 % 144.90 0:01:15"
     assert "12.34 M" in rows[1]
     assert shown(tmp_path, 80)[0].split() == ["run", "status", "frames", "return", "h:mm:ss"]
+    # A name can be copied, also where few episodes have ended.
+    made(tmp_path / "cartpole-20261122-020000", cartpole, **(row | {"episodes": 57}))
+    few = "cartpole-20261122-020000 frames reached 2,048, 2 % 144.90 of 57 0:01:15"
+    assert few in [" ".join(line.split()) for line in shown(tmp_path, 80)]
     made(tmp_path / "zaxxon", cartpole, frames=100, evaluation_return=3.5)
     assert "evaluation" in shown(tmp_path, 120)[0]
     for width in (60, 50):
