@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def shown(folder: Path, width: int) -> list[str]:
 def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_path: Path) -> None:
     row = {"frames": 2_048, "elapsed_seconds": 75.0, "mean_return_100": 144.9, "episodes": 100}
     made(tmp_path / "cartpole-20261122-015812", cartpole, **row)
-    made(tmp_path / "pong", cartpole, frames=12_340_000, elapsed_seconds=7_500.0)
+    made(tmp_path / "pong", replace(cartpole, total_frames=40_000_000), frames=12_340_000, elapsed_seconds=7_500.0)
     heading, *rows = shown(tmp_path, 120)
     # No run has been evaluated.
     assert heading.split() == ["run", "environment", "status", "frames", "return", "h:mm:ss"]
