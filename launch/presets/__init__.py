@@ -81,8 +81,9 @@ _NEAREST = {
 def check_preset(name: str) -> None:
     """Refuse a name that no preset has, with advice on another one."""
     if name not in PRESETS:
-        advice = f": {_NEAREST[name.lower()]}" if name.lower() in _NEAREST else nearest(name, PRESETS)
-        raise ConfigurationError(f"unknown preset {name}{advice}; see tributary presets")
+        known = _NEAREST.get(name.lower())
+        advice = nearest(name, PRESETS) if known is None else f": {known}; see tributary presets"
+        raise ConfigurationError(f"unknown preset {name}{advice}")
 
 
 def usual_agent_steps(preset: str, config: RunConfig) -> int | None:

@@ -32,6 +32,23 @@ SHORT_NAMES = {
     "environment.import": "environment.imports",
 }
 """Short names of settings on the command line."""
+# Settings by their names in other libraries; docs/coming-from.md has more.
+_NAMES_ELSEWHERE = {
+    **dict.fromkeys(("workers", "num_workers", "num_env_runners"), "actors"),
+    **dict.fromkeys(("gpu", "gpus", "num_gpus", "cuda"), "actor.device"),
+    **dict.fromkeys(("num_envs", "n_envs"), "actor.total_environments"),
+    **dict.fromkeys(("num_steps", "n_steps", "t_max", "rollout_fragment_length"), "actor.unroll_length"),
+    **dict.fromkeys(("timesteps", "total_timesteps"), "total_frames"),
+    "batch_size": "learner.agent_steps_per_update",
+    "gamma": "method.discount",
+    "gae_lambda": "method.return_lambda",
+    "ent_coef": "method.entropy_cost",
+    "vf_coef": "method.value_cost",
+    "clip_range": "method.clip_ratio",
+    "n_epochs": "actor.epochs",
+    "grad_clip": "optimizer.max_gradient_norm",
+    "max_grad_norm": "optimizer.max_gradient_norm",
+}
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
@@ -239,8 +256,9 @@ def option_name(name: str) -> str:
 def similar(name: str, known: Collection[str]) -> list[str]:
     """The known names that an unknown one may stand for, at most three."""
     group, _, last = name.rpartition(".")
-    if SHORT_NAMES.get(last) in known:
-        return [SHORT_NAMES[last]]
+    meant = SHORT_NAMES.get(last) or _NAMES_ELSEWHERE.get(last)
+    if meant in known:
+        return [meant]
     parts = {other: other.rpartition(".") for other in known}
     in_group = {other: part for other, (of, _, part) in parts.items() if group in ("", of)}
     # Only last parts: full names of one group are all similar, and a name without its group is similar to none.

@@ -10,6 +10,8 @@ MISTAKES = {
     "evaluate": "RUN: is missing; see tributary evaluate --help",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
+    "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
+    "train pong --gpu": "--gpu: there is no such option; did you mean --actor.device?",
     "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
     "trian": "unknown command trian, did you mean train?",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",

@@ -31,6 +31,7 @@ CARTPOLE = PRESETS["cartpole"].config
     ("settings", "line"),
     [
         ({"lr": 1.0}, "--lr: there is no such setting, did you mean optimizer.learning_rate?"),
+        ({"gamma": 0.9}, "--gamma: there is no such setting, did you mean method.discount?"),
         ({"environment": "CartPole-v1"}, "--environment CartPole-v1: is a group of settings, like environment.id"),
         (
             {"actor.environments": "many"},
