@@ -15,10 +15,10 @@ import numpy as np
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Executor, Failed
-from launch.loop.trace import TraceEvent, TraceReader
+from launch.loop.trace import TraceEvent, TraceReader, trace_event
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
+from shared.types import EvaluationShare, WeightSnapshot
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
@@ -176,7 +176,7 @@ class ReplayExecutor(InlineExecutor):
         if call is not None:
             self._calls.remove(call)
             completion = self._run(call)
-            if _kind_of(completion) == event.kind:
+            if trace_event(completion) == event:
                 return completion
         raise self._misfit(line, event)
 
@@ -209,15 +209,3 @@ class ReplayExecutor(InlineExecutor):
             f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
             f"way fits: it is the order of a run with other settings"
         )
-
-
-def _kind_of(completion: Completion) -> str | None:
-    """The kind of the trace's event for the end of a call."""
-    match completion:
-        case GradientReport():
-            return "report"
-        case EvaluationPart():
-            return "evaluation"
-        case Heartbeat():
-            return "played" if completion.expects_report else "played-ahead"
-    return None

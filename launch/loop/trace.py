@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
 
+from launch.loop.executor import Drained, Failed, Joined, Replaced
 from shared.errors import setting_error
+from shared.types import EvaluationPart, GradientReport, Heartbeat
 
 # Text, so that a trace can be read and shortened by hand when a fault is looked for.
 _VERSION = "version 3"
@@ -38,6 +40,26 @@ class TraceEvent(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.actor_id}"
+
+
+def trace_event(event: object) -> TraceEvent | None:
+    """The line for the end of a call, or for a change among the actors; None for other events."""
+    match event:
+        case GradientReport():
+            return TraceEvent("report", event.actor_id)
+        case Heartbeat():
+            return TraceEvent("played" if event.expects_report else "played-ahead", event.actor_id)
+        case EvaluationPart():
+            return TraceEvent("evaluation", event.actor_id)
+        case Failed():
+            return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
+        case Replaced():
+            return TraceEvent("replacement", event.replacement_id)
+        case Joined():
+            return TraceEvent("joined", event.actor_id)
+        case Drained():
+            return TraceEvent("released", event.actor_id)
+    return None
 
 
 class TraceWriter:

@@ -23,7 +23,7 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
-from launch.loop.trace import TraceEvent, TraceWriter
+from launch.loop.trace import TraceWriter, trace_event
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
 from launch.run.events import Evaluated, Preparing, Saved, View, Weights
@@ -45,27 +45,7 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-from shared.types import EvaluationPart, EvaluationResult, Heartbeat
-
-
-def trace_event(event: Event | None) -> TraceEvent | None:
-    """The line of the trace for an event from outside of the learner; None for other events."""
-    match event:
-        case Outcome():
-            return TraceEvent("report", event.report.actor_id)
-        case Heartbeat():
-            return TraceEvent("played" if event.expects_report else "played-ahead", event.actor_id)
-        case EvaluationPart():
-            return TraceEvent("evaluation", event.actor_id)
-        case Failed():
-            return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
-        case Replaced():
-            return TraceEvent("replacement", event.replacement_id)
-        case Joined():
-            return TraceEvent("joined", event.actor_id)
-        case Drained():
-            return TraceEvent("released", event.actor_id)
-    return None
+from shared.types import EvaluationResult
 
 
 def longest_episode(config: RunConfig) -> int:
@@ -301,7 +281,7 @@ class TrainingSession:
         self.messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
 
     def _record(self, event: Event | None) -> None:
-        line = trace_event(event)
+        line = trace_event(event.report if isinstance(event, Outcome) else event)
         if self.trace is None or line is None:
             return
         try:
