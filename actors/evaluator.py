@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from shared.errors import END_ADVICE
 from shared.layout import ParameterLayout
 from shared.methods.method import make_explorer
 from shared.seeds import Purpose, episode_seeds
-from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, EvaluationResult, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, WeightSnapshot
 
 # Seconds without the end of an episode after which `on_wait` is called, and then again after twice as long. The first
 # episodes of 20 environments of Pong end after half a minute on a busy core.
@@ -71,41 +71,28 @@ class Evaluator:
         self,
         snapshot: WeightSnapshot,
         policy: EvaluationPolicy | None = None,
-        *,
-        on_part: Callable[[EvaluationPart], object] = lambda _: None,
-        on_wait: Callable[[str], object] | None = None,
-    ) -> EvaluationResult:
-        """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings.
+        on_wait: Callable[[str], object] = lambda _: None,
+    ) -> Iterator[EvaluationPart]:
+        """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings, and yield them as they
+        end.
 
-        `on_part` is called with the episodes that have just ended; `on_wait` with a line when none has ended for a
-        while, since there are environments without an end.
+        `on_wait` is called with a line when none has ended for a while, since there are environments without an end.
         """
         self.begin(snapshot, policy or self._evaluation.policy)
-        parts: list[EvaluationPart] = []
         steps, left, since, wait = 0, int(self._quota.sum()), time.monotonic(), _WAIT_SECONDS
         while left:
             part = self.play(int(self._quota.max()), _STEPS)
-            parts.append(part)
             steps += _STEPS
-            ended = len(part.order)
-            if ended:
-                left -= ended
+            if len(part.order):
+                left -= len(part.order)
                 since, wait = time.monotonic(), _WAIT_SECONDS
-                on_part(part)
-            elif on_wait is not None and time.monotonic() - since > wait:
+                yield part
+            elif time.monotonic() - since > wait:
                 wait *= 2.0
                 on_wait(
                     f"no episode has ended for {time.monotonic() - since:.0f} s: {left} are still to end, "
                     f"after {steps:,} agent steps each. {END_ADVICE}"
                 )
-        return EvaluationResult(
-            snapshot.version,
-            snapshot.parameters,
-            EpisodeStats.joined([part.episodes for part in parts]),
-            policy=self._acting_policy,
-            games=np.concatenate([part.games for part in parts]),
-            agent_steps=sum(part.agent_steps for part in parts),
-        )
 
     def begin(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         """Begin an evaluation of the weights of `snapshot`, which must not change, from new episodes on."""

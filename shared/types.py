@@ -214,37 +214,15 @@ class EvaluationPart(NamedTuple):
     games: npt.NDArray[np.int64]
     agent_steps: int
 
-
-class EvaluationResult(NamedTuple):
-    """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
-
-    `games` int64 [E] has one number for episodes that were the same game from start to end; None if unknown.
-    `agent_steps` are those of the evaluation, with episodes that are not in it.
-    """
-
-    version: int
-    parameters: Float32Array
-    episodes: EpisodeStats
-    policy: EvaluationPolicy = "sampled"
-    games: npt.NDArray[np.int64] | None = None
-    agent_steps: int = 0
-
-
-def standard_error(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64] | None) -> float | None:
-    """Standard error of the mean of returns float64 [E], over the distinct games; None for a single game.
-
-    A repeated game adds no information: it counts once, weighted by how often it was played. Without repetitions this
-    is s/√E. `games` int64 [E] has one number for episodes that were the same game; None: all were different.
-    """
-    if games is None:
-        games = np.arange(len(returns))
-    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
-    count = len(first)
-    if count < 2:
-        return None
-    weights = times_played / np.sum(times_played)
-    deviations = returns[first] - np.sum(weights * returns[first])
-    return float(np.sqrt(count / (count - 1) * np.sum((weights * deviations) ** 2)))
+    @classmethod
+    def joined(cls, parts: Sequence["EvaluationPart"]) -> "EvaluationPart":
+        """The episodes of all parts, one at least, with the actor and the number of the first."""
+        environments, order, games = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("environments", "order", "games")
+        )
+        episodes = EpisodeStats.joined([part.episodes for part in parts])
+        agent_steps = sum(part.agent_steps for part in parts)
+        return cls(*parts[0][:2], episodes, environments, order, games, agent_steps)
 
 
 class ImagePart(NamedTuple):

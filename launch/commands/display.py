@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.interrupts import blocked
+from launch.loop.evaluation import evaluation_line
 from launch.output import duration, mean_return, number, print_line, quoted
 from launch.presets import usual_agent_steps
 from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.lookup import trust_option
-from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0

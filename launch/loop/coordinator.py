@@ -8,13 +8,13 @@ newest weights. What is lost with an actor before its report arrives is counted 
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from launch.loop.evaluation import EvaluationLost, GoesOn, SharedEvaluation
+from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, SharedEvaluation
 from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed
 from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
-from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, EvaluationResult, GradientReport, Heartbeat
+from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, GradientReport, Heartbeat
 
 # An evaluation may take as many agent steps as the training before it, and this many in any case, or those of its
 # longest episodes: a hundred of an Atari game in which greedy play is stuck have 2.7 M. Without a limit an environment
@@ -54,6 +54,7 @@ class Coordinator:
         self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
         self._pool = WorkerPool(executor, supervision, clock)
+        self._pool.share_of = lambda worker: None if self._evaluation is None else self._evaluation.share(worker)
         # The versions that the executor has: a snapshot is a copy, so each version is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
@@ -87,12 +88,8 @@ class Coordinator:
 
     def give_up_evaluation(self) -> EvaluationLost | None:
         """End the evaluation under way, which may take minutes more; None without one."""
-        evaluation = self._evaluation
-        self._end_evaluation()
+        evaluation, self._evaluation = self._evaluation, None
         return None if evaluation is None else EvaluationLost("the run was interrupted", evaluation.agent_steps)
-
-    def _end_evaluation(self) -> None:
-        self._evaluation, self._pool.share_of = None, lambda _: None
 
     def evaluate(self, policy: EvaluationPolicy, config: EvaluationConfig, goes_on: GoesOn | None = None) -> bool:
         """Begin an evaluation of the current weights by the actors; False if there is none, or one is under way.
@@ -107,7 +104,6 @@ class Coordinator:
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
         self._allowed = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
         self._executor.publish_evaluated(snapshot)
-        self._pool.share_of = self._evaluation.share
         return True
 
     def run(self) -> Iterator[Event | None]:
@@ -178,7 +174,7 @@ class Coordinator:
         if evaluation is not None and part.number == evaluation.number:
             ended = evaluation.add(part) or self._endless(evaluation)
         if ended is not None:
-            self._end_evaluation()
+            self._evaluation = None
         self._pool.on_part(part)
         if self._pool.stopping and ended is None:
             # Others may have waited for the next wave.
@@ -204,7 +200,7 @@ class Coordinator:
         """Give up the evaluation if a worker that has a share of it has lost an actor."""
         evaluation = self._evaluation
         if evaluation is not None and worker in evaluation.workers:
-            self._end_evaluation()
+            self._evaluation = None
             yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
     def _stop_if_none_can_be_made(self, change: Change) -> None:

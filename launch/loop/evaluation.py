@@ -11,18 +11,19 @@ An actor that has ended its share of a wave goes on with its training while othe
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from launch.output import finite
 from shared.config import EvaluationConfig
 from shared.types import (
     EpisodeStats,
     EvaluationPart,
     EvaluationPolicy,
-    EvaluationResult,
     EvaluationShare,
+    Float32Array,
     WeightSnapshot,
 )
 
@@ -32,6 +33,21 @@ LEAST_EPISODES = 20
 
 # Whether an evaluation goes on after the returns of whole waves, float64 [n].
 GoesOn = Callable[[npt.NDArray[np.float64]], bool]
+
+
+class EvaluationResult(NamedTuple):
+    """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
+
+    `games` int64 [E] has one number for episodes that were the same game from start to end. `agent_steps` are those of
+    the evaluation, with episodes that are not in it.
+    """
+
+    version: int
+    parameters: Float32Array
+    episodes: EpisodeStats
+    policy: EvaluationPolicy
+    games: npt.NDArray[np.int64]
+    agent_steps: int
 
 
 class EvaluationLost(NamedTuple):
@@ -128,19 +144,69 @@ class SharedEvaluation(EvaluationShares):
 
     def _result(self) -> EvaluationResult:
         """The result of the whole waves so far, ordered by wave and environment: arrivals do not change it."""
-        parts = self._parts
-        episodes = EpisodeStats.joined([part.episodes for part in parts])
-        order, environments, games = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "environments", "games")
-        )
-        chosen = np.lexsort((environments, order))
-        chosen = chosen[order[chosen] < self.whole.episodes]
-        info = {name: values[chosen] for name, values in episodes.info.items()}
-        return EvaluationResult(
-            self._snapshot.version,
-            self._snapshot.parameters,
-            EpisodeStats(episodes.returns[chosen], episodes.lengths[chosen], info),
-            policy=self.whole.policy,
-            games=games[chosen],
-            agent_steps=self.agent_steps,
-        )
+        part = EvaluationPart.joined(self._parts)
+        chosen = np.lexsort((part.environments, part.order))
+        chosen = chosen[part.order[chosen] < self.whole.episodes]
+        returns, lengths, info, _ = part.episodes
+        info = {name: values[chosen] for name, values in info.items()}
+        episodes = EpisodeStats(returns[chosen], lengths[chosen], info)
+        version, parameters, policy = self._snapshot.version, self._snapshot.parameters, self.whole.policy
+        return EvaluationResult(version, parameters, episodes, policy, part.games[chosen], self.agent_steps)
+
+
+# ---- Figures
+
+
+def return_figures(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Figures of the returns float64 [E] of whole episodes, by their keys in files; NaN where one is not finite.
+
+    `games` int64 [E] has one number for episodes that were the same game. A repeated game adds no information: in the
+    standard error of the mean it counts once, weighted by how often it was played. Without repetitions this is s/√E. It
+    is None for a single game.
+    """
+    # No difference of infinities.
+    returns = np.where(np.isfinite(returns), returns, np.nan)
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    count, error = len(first), None
+    if count > 1:
+        weights = times_played / np.sum(times_played)
+        deviations = returns[first] - np.sum(weights * returns[first])
+        error = float(np.sqrt(count / (count - 1) * np.sum((weights * deviations) ** 2)))
+    return {
+        "episodes": len(returns),
+        "distinct_games": count,
+        "mean_return": float(np.mean(returns)),
+        "median_return": float(np.median(returns)),
+        "standard_error": error,
+    }
+
+
+def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:
+    """The entry of an evaluation in summary.json and metrics.jsonl; `untrained`: mean return of untrained play.
+
+    `collapsed_episodes` are those whose return is closer to that of untrained play than to the median; None if the
+    return of untrained play is unknown, or not below the median. A figure is None where the returns are not finite: one
+    NaN among them makes the mean None.
+    """
+    returns = result.episodes.returns
+    figures = return_figures(returns, result.games)
+    median, collapsed = figures["median_return"], None
+    # A NaN is above nothing.
+    if untrained is not None and median > untrained:
+        collapsed = int((returns < (untrained + median) / 2.0).sum())
+    entry: dict[str, Any] = finite(
+        {"version": result.version, "policy": result.policy, **figures, "collapsed_episodes": collapsed}
+    )
+    return entry
+
+
+def evaluation_line(entry: dict[str, Any]) -> str:
+    episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
+    again = "" if games == episodes else f", {games} distinct games"
+    if entry["mean_return"] is None:
+        return f"no mean return over {episodes} episodes{again}: not all returns are finite"
+    lost = "" if collapsed is None else f", {collapsed} collapsed"
+    return (
+        f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "
+        f"{entry['median_return']:.2f}{lost})"
+    )

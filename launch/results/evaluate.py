@@ -1,7 +1,6 @@
 """`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones."""
 
 import json
-import math
 import re
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from launch.loop.evaluation import return_figures
 from launch.machine import usable_cores
 from launch.output import (
     EXIT_DONE,
@@ -32,7 +32,7 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE, Purpose
-from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot, info_means, standard_error
+from shared.types import EvaluationPart, WeightSnapshot, info_means
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -127,8 +127,8 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         output = folder.output(f"evaluation-{arguments.protocol}.json")
         environment, log_info = config.environment.id, config.environment.log_info
         print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")
-        played = _play(evaluator, snapshot, arguments.episodes, console)
-        ended = sum(len(part.order) for part in played)
+        parts = _play(evaluator, snapshot, arguments.episodes, console)
+        ended = sum(len(part.order) for part in parts)
         if ended < arguments.episodes:
             # Their mean would be biased.
             first = "those that end first are the short ones, so that this is no score: " if ended else ""
@@ -136,12 +136,11 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
             print_line(console, why)
         if not ended:
             return None
-        episodes = EpisodeStats.joined([part.episodes for part in played])
-        games = np.concatenate([part.games for part in played])
+        played = EvaluationPart.joined(parts)
         result = {
             **arguments.description(config, spec, snapshot.version, source, "evaluation"),
-            **score_summary(episodes.returns, episodes.lengths, environment, games),
-            **({"info": finite(info_means(episodes.info))} if log_info else {}),
+            **score_summary(played.episodes.returns, played.episodes.lengths, environment, played.games),
+            **({"info": finite(info_means(played.episodes.info))} if log_info else {}),
             **provenance(),
         }
         result["seeds"]["environments"] = evaluator.environments
@@ -181,26 +180,23 @@ def load_policy(
 
 def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> list[EvaluationPart]:
     """Play whole episodes, with a bar, or without a terminal with a line for each tenth. An interrupt ends it."""
-    played: list[EvaluationPart] = []
+    parts: list[EvaluationPart] = []
+    ended = 0
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=episodes)
 
-        def take(part: EvaluationPart) -> None:
-            before = progress.tasks[task].completed
-            played.append(part)
-            progress.advance(task, len(part.order))
-            ended = progress.tasks[task].completed
-            if not console.is_terminal and int(10 * before / episodes) < int(10 * ended / episodes) < 10:
-                print_line(console, f"{ended:.0f} of {episodes} episodes")
+        def say(line: str) -> None:
+            print_line(console, f"{line}; Ctrl-C ends the evaluation")
 
         with suppress(KeyboardInterrupt):
-            evaluator.run(
-                snapshot,
-                on_part=take,
-                on_wait=lambda line: print_line(console, f"{line}; Ctrl-C ends the evaluation"),
-            )
-    return played
+            for part in evaluator.run(snapshot, on_wait=say):
+                before, ended = ended, ended + len(part.order)
+                parts.append(part)
+                progress.update(task, completed=ended)
+                if not console.is_terminal and 10 * before // episodes < 10 * ended // episodes < 10:
+                    print_line(console, f"{ended} of {episodes} episodes")
+    return parts
 
 
 def result_lines(result: dict[str, Any]) -> list[str]:
@@ -298,22 +294,16 @@ def score_summary(
     `human_normalised_percent` is 0 for random play and 100 for a human player, and None without their scores. A figure
     that is not finite is None, as is a return: one NaN among the returns makes the mean None.
     """
-    # No difference of infinities.
+    # One infinity makes a figure None, as a NaN does.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    mean, published = float(np.mean(returns)), published_scores(environment_id)
-    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
-    known = len(first) > 1 and math.isfinite(mean)
+    figures, published = return_figures(returns, games), published_scores(environment_id)
     normalised = None
     if "human" in published:
         human, random = published["human"]["score"], published["random"]["score"]
-        normalised = 100 * (mean - random) / (human - random)
+        normalised = 100 * (figures["mean_return"] - random) / (human - random)
     summary = {
-        "episodes": len(returns),
-        "distinct_games": len(first),
-        "mean_return": mean,
-        "median_return": float(np.median(returns)),
-        "standard_error": standard_error(returns, games),
-        "interval_95": bootstrap_interval(returns[first], times_played) if known else None,
+        **figures,
+        "interval_95": bootstrap_interval(returns, games),
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
@@ -325,13 +315,17 @@ def score_summary(
     return finite(summary)
 
 
-def bootstrap_interval(values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64]) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
+def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64]) -> tuple[float, float] | None:
+    """95 % percentile bootstrap interval of the mean return (Efron 1979) over the distinct games, from a fixed seed.
 
-    A value that was played several times is resampled as one, with that weight.
+    A game that was played several times is resampled as one, with that weight. None for one game, and where a return
+    is not finite.
     """
-    drawn = np.random.default_rng(0).choice(len(values), (_RESAMPLES, len(values)))
-    means = np.sum((times_played * values)[drawn], axis=1) / np.sum(times_played[drawn], axis=1)
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    if len(first) < 2 or not np.isfinite(returns).all():
+        return None
+    drawn = np.random.default_rng(0).choice(len(first), (_RESAMPLES, len(first)))
+    means = np.sum((times_played * returns[first])[drawn], axis=1) / np.sum(times_played[drawn], axis=1)
     low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
 

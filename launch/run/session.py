@@ -21,7 +21,7 @@ from typing import Any
 from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
-from launch.loop.evaluation import EvaluationLost
+from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceWriter, trace_event
 from launch.loop.worker_pool import TrainingStoppedError
@@ -45,7 +45,6 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-from shared.types import EvaluationResult
 
 
 def longest_episode(config: RunConfig) -> int:

@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from launch.loop.evaluation import EvaluationLost, GoesOn
-from launch.output import finite
+from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, evaluation_entry, evaluation_line
 from learner.account import RETURN_WINDOW
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, GradientReport, standard_error
+from shared.types import EpisodeStats, EvaluationPolicy, GradientReport
 
 
 class TrainingReturns:
@@ -268,19 +267,6 @@ def predicted_verdict(
     return True if certain else None
 
 
-def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
-    """The number of episodes with a return closer to that of untrained play than to the median of `returns`.
-
-    None if the return of untrained play is unknown, or not below the median.
-    """
-    median = float(np.median(returns))
-    # A NaN is above nothing.
-    if untrained is None or not median > untrained:
-        return None
-    # Midway between the two.
-    return int((returns < (untrained + median) / 2.0).sum())
-
-
 class EvaluationRequest(NamedTuple):
     at: TrainingPoint
     confirms: bool
@@ -403,38 +389,3 @@ class Evaluations:
         self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
         if self.target is not None and state["return_mark"] is not None:
             self.target.restore(state["return_mark"])
-
-
-def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:
-    """The entry of an evaluation in summary.json and metrics.jsonl; `untrained` see `TrainingReturns`.
-
-    A figure is None where the returns are not finite: one NaN among them makes the mean None.
-    """
-    returns = result.episodes.returns
-    if not np.isfinite(returns).all():
-        # No difference of infinities.
-        returns = np.where(np.isfinite(returns), returns, np.nan)
-    entry = {
-        "version": result.version,
-        "episodes": len(returns),
-        "distinct_games": None if result.games is None else len(np.unique(result.games)),
-        "policy": result.policy,
-        "mean_return": float(np.mean(returns)),
-        "median_return": float(np.median(returns)),
-        "collapsed_episodes": collapsed_episodes(returns, untrained),
-        # Games that were the same from start to end count as one sample.
-        "standard_error": standard_error(returns, result.games),
-    }
-    return finite(entry)
-
-
-def evaluation_line(entry: dict[str, Any]) -> str:
-    episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
-    again = "" if games in (None, episodes) else f", {games} distinct games"
-    if entry["mean_return"] is None:
-        return f"no mean return over {episodes} episodes{again}: not all returns are finite"
-    lost = "" if collapsed is None else f", {collapsed} collapsed"
-    return (
-        f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "
-        f"{entry['median_return']:.2f}{lost})"
-    )

@@ -62,7 +62,7 @@ def test_training_and_evaluation_play_allowed_actions_only(
     assert np.isfinite(snapshot.parameters).all()
     evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
     for policy in ("sampled", "greedy"):
-        assert len(evaluator.run(snapshot, policy).episodes.returns) == config.evaluation.episodes
+        assert sum(len(part.order) for part in evaluator.run(snapshot, policy)) == config.evaluation.episodes
     evaluator.close()
 
 

@@ -15,7 +15,6 @@ from shared.methods.method import dead_units, explained_variance
 from shared.types import (
     ActionSpec,
     EvaluationPart,
-    EvaluationResult,
     EvaluationShare,
     GradientReport,
     WeightSnapshot,
@@ -181,11 +180,11 @@ def test_an_actor_takes_the_factor_of_rewards_from_the_weights(cartpole: RunConf
     assert norms[0] != pytest.approx(norms[2], rel=0.01), "by the deviation of its own returns"
 
 
-def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationResult:
+def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationPart:
     evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
-    result = evaluator.run(WeightSnapshot(1, np.float32(weight) * first_weights(config)))
+    parts = list(evaluator.run(WeightSnapshot(1, np.float32(weight) * first_weights(config))))
     evaluator.close()
-    return result
+    return EvaluationPart.joined(parts)
 
 
 def test_greedy_play_from_one_start_is_one_game(pong: RunConfig) -> None:

@@ -12,7 +12,7 @@ from actors.evaluator import Evaluator
 from actors.gradient import rollout_arrays, rollout_tensors
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, RunConfig
-from shared.types import Rollout, WeightSnapshot
+from shared.types import EvaluationPart, Rollout, WeightSnapshot
 
 
 def remembering(config: RunConfig, unroll_length: int = 24) -> RunConfig:
@@ -115,7 +115,7 @@ def test_an_evaluated_episode_starts_without_a_memory(cartpole: RunConfig, monke
         return greedy(policy, observations, state)
 
     monkeypatch.setattr(Policy, "greedy", watched)
-    lengths = evaluator.run(snapshot).episodes.lengths
+    lengths = EvaluationPart.joined(list(evaluator.run(snapshot))).episodes.lengths
     # An episode's steps, and the one that resets it.
     first = 0
     for length in lengths:

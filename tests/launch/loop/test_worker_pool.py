@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hand_driven import Clock, HandDrivenExecutor, make, part, report
 
-from launch.loop.evaluation import EvaluationLost, EvaluationShares, GoesOn
+from launch.loop.evaluation import EvaluationLost, EvaluationResult, EvaluationShares, GoesOn
 from launch.loop.executor import ChildEvent, Drained, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
@@ -16,7 +16,6 @@ from shared.errors import ConfigurationError
 from shared.types import (
     AggregatedReport,
     EvaluationPart,
-    EvaluationResult,
     EvaluationShare,
     GradientReport,
     Heartbeat,

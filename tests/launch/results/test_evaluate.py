@@ -52,7 +52,7 @@ def test_the_bootstrap_interval_has_its_coverage() -> None:
     generator = np.random.default_rng(0)
     inside = 0
     for _ in range(200):
-        low, high = bootstrap_interval(generator.normal(3.0, 1.0, 60), np.ones(60, int))
+        low, high = bootstrap_interval(generator.normal(3.0, 1.0, 60), np.arange(60))
         inside += low <= 3.0 <= high
     assert 180 <= inside <= 198
 
@@ -169,7 +169,7 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     run, file = cartpole_runs[0], tmp_path / "result.json"
     config = RunFolder(run).read_config()
     evaluator = Evaluator(config, environment_spec(config.environment), EvaluationConfig(episodes=5, environments=5))
-    evaluator.run(WeightSnapshot(0, np.zeros(evaluator.layout.size, np.float32)))
+    list(evaluator.run(WeightSnapshot(0, np.zeros(evaluator.layout.size, np.float32))))
     for seed in ("", "--seed 2"):
         assert main(f"evaluate {run} --episodes 5 {seed} --json {file}".split()) == 0
     assert json.loads(file.read_text())["seeds"]["purpose"] == "evaluation"

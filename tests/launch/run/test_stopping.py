@@ -10,21 +10,18 @@ import numpy.typing as npt
 import pytest
 from learners import gradient_report
 
-from launch.loop.evaluation import EvaluationLost, GoesOn
+from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, evaluation_entry, evaluation_line
 from launch.run.stopping import (
     Evaluations,
     RecentReturn,
     ReturnTarget,
     TrainingPoint,
     TrainingReturns,
-    collapsed_episodes,
-    evaluation_entry,
-    evaluation_line,
     predicted_verdict,
     reason_to_stop,
 )
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EpisodeStats, EvaluationResult
+from shared.types import EpisodeStats
 
 ENVIRONMENTS = 64
 
@@ -163,7 +160,7 @@ def updates(evaluations: Evaluations, *points: TrainingPoint) -> list[int]:
 
 def result(update: int, mean: float, agent_steps: int = 40) -> EvaluationResult:
     episodes = EpisodeStats(np.full(4, mean), np.ones(4, np.int64))
-    return EvaluationResult(update, np.zeros(2, np.float32), episodes, policy="sampled", agent_steps=agent_steps)
+    return EvaluationResult(update, np.zeros(2, np.float32), episodes, "sampled", np.arange(4), agent_steps)
 
 
 def confirmed(evaluations: Evaluations, mean: float, now: TrainingPoint, agent_steps: int = 40) -> bool:
@@ -232,9 +229,9 @@ def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> No
 def test_collapsed_episodes_are_near_untrained_play() -> None:
     # The seed of Pong that crossed 18 and evaluated at 14.92: eight games lost outright, the median 19.
     returns = np.array([19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2)
-    assert collapsed_episodes(returns, -20.5) == 7, "midway is -0.75"
-    assert collapsed_episodes(returns, None) is None
-    assert collapsed_episodes(returns, 19.0) is None
+    played = result(3, 0.0)._replace(episodes=EpisodeStats(returns, np.ones(100, np.int64)), games=np.arange(100))
+    collapsed = [evaluation_entry(played, untrained)["collapsed_episodes"] for untrained in (-20.5, None, 19.0)]
+    assert collapsed == [7, None, None], "midway is -0.75"
 
 
 def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
@@ -278,10 +275,9 @@ def test_an_evaluation_in_numbers_and_in_words() -> None:
     entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns, games=np.array([0, 1, 1, 2])), -20.0)
     assert (entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]) == (4, 3, 1)
     assert evaluation_line(entry) == "mean return 9.50 over 4 episodes, 3 distinct games (median 19.00, 1 collapsed)"
-    unseen = evaluation_entry(result(3, 5.0), None)
-    assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
-    for entry in (unseen, unseen | {"distinct_games": 4}):
-        assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
+    entry = evaluation_entry(result(3, 5.0), None)
+    assert (entry["distinct_games"], entry["collapsed_episodes"]) == (4, None)
+    assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
 
 
 @pytest.mark.filterwarnings("error")
