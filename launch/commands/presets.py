@@ -11,7 +11,7 @@ from rich.table import Table
 from launch.output import write_json
 from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
-from launch.settings.resolve import PresetArguments, base_settings
+from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand
 
 _DEFAULT = " (default)"
 # Spaces between columns.
@@ -31,7 +31,7 @@ class ConfigArguments(PresetArguments):
 def config_line(arguments: ConfigArguments) -> None:
     request = arguments.request()
     base = base_settings(request)
-    config = request.changed(base.config)
+    config = changed_by_hand(base.config, request.settings)
     print(as_toml(config, base.preset if base.preset in PRESETS else None), end="")
     write_json(arguments.json, msgspec.to_builtins(config))
 

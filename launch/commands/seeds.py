@@ -3,7 +3,7 @@
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -43,7 +43,7 @@ from launch.run.folder import (
 )
 from launch.run.summary import reached_limit
 from launch.settings.files import set_of_one_run
-from launch.settings.resolve import ResolvedRun
+from launch.settings.resolve import ResolvedRun, changed_by_hand
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
@@ -54,16 +54,16 @@ _LOG_COLUMNS = 200
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
 
-def left_to_do(run: ResolvedRun, folder: RunFolder, changes: Callable[[RunConfig], RunConfig]) -> ResolvedRun | None:
+def left_to_do(run: ResolvedRun, folder: RunFolder, settings: Mapping[str, Any]) -> ResolvedRun | None:
     """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
 
-    A run that has begun goes on with the settings of its own folder, to which `changes` are applied.
+    A run that has begun goes on with the settings of its own folder, changed by `settings`.
     """
     if not folder.settings_file.is_file():
         return run
     with lock_folder(folder.path):
         with imports_permitted(*run.config.environment.modules):
-            own = changes(folder.read_config())
+            own = changed_by_hand(folder.read_config(), settings)
         if reached_limit(own, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:
@@ -167,14 +167,14 @@ def train_seeds(
     seeds: Sequence[int],
     folder: Path,
     *,
-    changes: Callable[[RunConfig], RunConfig],
+    settings: Mapping[str, Any],
     side_by_side: int,
     json: Path | None,
 ) -> int:
     """Train `run` once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on, with `changes` of their own
-    settings. `json` is a further file for the summary.
+    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on, with their own settings
+    changed by `settings`. `json` is a further file for the summary.
     """
     if side_by_side < 1:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
@@ -191,7 +191,7 @@ def train_seeds(
                     folder / f"seed-{seed}": run._replace(config=replace(config, seed=seed), resume=None)
                     for seed in seeds
                 }
-                found = {path: left_to_do(run, RunFolder(path), changes) for path, run in runs.items()}
+                found = {path: left_to_do(run, RunFolder(path), settings) for path, run in runs.items()}
                 left = {path: run for path, run in found.items() if run is not None}
                 if resume:
                     print_line(console, f"{len(seeds) - len(left)} of {len(seeds)} seeds are done")

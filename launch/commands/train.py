@@ -65,7 +65,7 @@ def train_line(arguments: TrainArguments) -> int:
         if not seeds:
             return _train(arguments, resolved, folder)
         return train_seeds(
-            resolved, seeds, folder, changes=request.changed, side_by_side=arguments.side_by_side, json=arguments.json
+            resolved, seeds, folder, settings=request.settings, side_by_side=arguments.side_by_side, json=arguments.json
         )
 
 

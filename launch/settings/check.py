@@ -39,7 +39,7 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
     spec = cache(lambda: environment_spec(config.environment))
     own = sections_of_own_classes(config)
     for name in (name for name in names if name.rpartition(".")[0] not in own):
-        for needed in declared(RunConfig).get(name, ()):
+        for needed in declared(RunConfig)[name][1]:
             if isinstance(needed, For) and not _has(config, needed, spec):
                 raise needed.refused(name, attrgetter(name)(config), attrgetter(needed.setting)(config))
 

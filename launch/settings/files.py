@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from launch.output import typed_path
 from launch.presets import check_preset
 from shared.config import OptionValue, RunConfig
-from shared.config.checks import hints
+from shared.config.checks import declared
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
 # TOML has no null. The command line uses the same word.
@@ -273,6 +273,6 @@ def similar(name: str, known: Collection[str]) -> list[str]:
     )
 
 
-KINDS = {name: get_args(hint)[0] if get_origin(hint) is Annotated else hint for name, hint in hints(RunConfig).items()}
+KINDS = {name: kind for name, (kind, _) in declared(RunConfig).items()}
 """The type of each setting by its full name."""
 _SECTIONS = sorted({name.rpartition(".")[0] for name in KINDS} - {""})

@@ -56,8 +56,7 @@ class TrainRequest:
 
     Attributes:
         preset: name of a preset. None: the one for the environment.
-        settings: changes of the settings that the rest gives, by full names. Options of the environment are added to
-            those that it has.
+        settings: changes of the settings that the rest gives, by full names.
         config: a file of settings, TOML or a run's config.json.
     """
 
@@ -68,13 +67,6 @@ class TrainRequest:
     name: str | None = None
     resume: str | None = None
     start_from: str | None = None
-
-    def changed(self, config: RunConfig) -> RunConfig:
-        """`config` with the changes of its settings."""
-        settings = dict(self.settings)
-        if isinstance(options := settings.get(ENVIRONMENT_OPTIONS), Mapping):
-            settings[ENVIRONMENT_OPTIONS] = {**config.environment.options, **options}
-        return changed_by_hand(config, settings)
 
 
 def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) -> TrainRequest:
@@ -125,7 +117,7 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
     if request.name is not None and request.run_dir is not None:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
-    config = request.changed(base.config)
+    config = changed_by_hand(base.config, request.settings)
     if base.resume is not None:
         _check_resumed(base.config, config)
         if base.several is not None:
@@ -142,8 +134,14 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
 
 
 def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """`config` with settings that a user chose, by full names or nested, and without those that they make pointless."""
-    return _without_derivation(with_settings(config, settings), named(settings))
+    """`config` with settings that a user chose, by full names or nested, and without those that they make pointless.
+
+    Options of the environment are added to those that it has.
+    """
+    found = named(settings)
+    if isinstance(options := found.get(ENVIRONMENT_OPTIONS), Mapping):
+        found[ENVIRONMENT_OPTIONS] = {**config.environment.options, **options}
+    return _without_derivation(with_settings(config, found), found)
 
 
 def _check_resumed(before: RunConfig, now: RunConfig) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from shared.errors import ConfigurationError, setting_error
 
@@ -76,7 +76,7 @@ def first_refusal(config: Any, rules: Iterable[Rule]) -> ConfigurationError | No
 
 def check_ranges(config: Any) -> None:
     """Check the settings of a dataclass and of its sections. A tuple with a range has at least one element."""
-    for name, marks in declared(config.__class__).items():
+    for name, (_, marks) in declared(config.__class__).items():
         value = attrgetter(name)(config)
         for range_ in (mark for mark in marks if isinstance(mark, Range)):
             if value == ():
@@ -87,19 +87,15 @@ def check_ranges(config: Any) -> None:
 
 
 @cache
-def declared(settings: type) -> dict[str, tuple[Range | For, ...]]:
-    """What is declared beside the types of a dataclass and of its sections, by the full names of settings."""
-    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints(settings).items()}
-
-
-def hints(settings: type, prefix: str = "") -> dict[str, Any]:
-    """The annotations of a dataclass and of its sections, by the full names of settings."""
-    found: dict[str, Any] = {}
+def declared(settings: type) -> dict[str, tuple[Any, tuple[Range | For, ...]]]:
+    """The type of each setting of a dataclass and of its sections, and what stands beside it, by its full name."""
+    found: dict[str, tuple[Any, tuple[Range | For, ...]]] = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):
-            found |= hints(hint, f"{prefix}{name}.")
+            found |= {f"{name}.{inner}": each for inner, each in declared(hint).items()}
         else:
-            found[prefix + name] = hint
+            marks = getattr(hint, "__metadata__", ())
+            found[name] = get_args(hint)[0] if marks else hint, marks
     return found
 
 

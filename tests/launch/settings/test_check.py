@@ -111,7 +111,7 @@ def test_a_file_gives_what_it_changes(tmp_path: Path, refused: Callable[[str], s
 
 def test_what_is_declared_is_a_choice_and_agrees_with_the_help() -> None:
     for setting in settings(RunConfig()):
-        needed = [mark for mark in declared(RunConfig).get(setting.name, ()) if isinstance(mark, For)]
+        needed = [mark for mark in declared(RunConfig)[setting.name][1] if isinstance(mark, For)]
         kinds = {value for mark in needed if mark.setting == "environment.id" for value in mark.values}
         assert kinds <= {"Atari", "images", "continuous actions"}
         for mark in needed:
