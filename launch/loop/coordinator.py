@@ -38,6 +38,7 @@ class Coordinator:
         longest_episode: agent steps of the longest episode, where the environment has a limit; else 0.
 
     Attributes:
+        pool: of the actors; it counts restarts and what was lost.
         messages: number of messages that the learner took in; a sum of gradients is one.
         began: `time.monotonic()` at which the first rollout began, by its actor's own account; None before its report.
     """
@@ -53,8 +54,8 @@ class Coordinator:
     ) -> None:
         self._learner, self._longest_episode = learner, longest_episode
         self._executor = executor
-        self._pool = WorkerPool(executor, supervision, clock)
-        self._pool.share_of = lambda worker: None if self._evaluation is None else self._evaluation.share(worker)
+        self.pool = WorkerPool(executor, supervision, clock)
+        self.pool.share_of = lambda worker: None if self._evaluation is None else self._evaluation.share(worker)
         # The versions that the executor has: a snapshot is a copy, so each version is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
@@ -67,19 +68,9 @@ class Coordinator:
         self.messages = 0
         self.began: float | None = None
 
-    @property
-    def actor_restarts(self) -> int:
-        """Number of replaced actors."""
-        return self._pool.actor_restarts
-
-    @property
-    def rollouts_lost(self) -> int:
-        """Upper bound of the rollouts that were lost with ended actors."""
-        return self._pool.rollouts_lost
-
     def stop(self) -> None:
         """Dispatch no further rollouts. `run` takes in those that have begun, and ends."""
-        self._pool.stopping = True
+        self.pool.stopping = True
 
     @property
     def evaluates(self) -> bool:
@@ -114,32 +105,32 @@ class Coordinator:
             ConfigurationError: an actor could not be constructed before any has reported.
         """
         self._publish()
-        self._pool.start()
-        while self._executor.calls_in_flight or self._pool.expects_actors:
+        self.pool.start()
+        while self._executor.calls_in_flight or self.pool.expects_actors:
             completion = self._executor.next_completion()
             match completion:
                 case GradientReport() | AggregatedReport():
                     yield from self._take(completion)
                 case ChildEvent():
                     self._stop_if_none_can_be_made(completion.change)
-                    yield self._pool.on_child_event(completion)
+                    yield self.pool.on_child_event(completion)
                     if isinstance(completion.change, Failed):
                         yield from self._lose_evaluation(completion.actor_id)
                 case Heartbeat():
-                    self._pool.on_heartbeat(completion)
+                    self.pool.on_heartbeat(completion)
                     yield completion
                 case EvaluationPart():
                     yield from self._take_part(completion)
                 case Failed():
                     self._stop_if_none_can_be_made(completion)
-                    yield from self._with_losses([self._pool.on_failure(completion)])
+                    yield from self._with_losses([self.pool.on_failure(completion)])
                 case None:
                     # The caller looks at its clock: for rows, checkpoints, and limits of time.
                     yield None
             if completion is not None and not isinstance(completion, Failed):
-                yield from self._with_losses(self._pool.remove_if_drained(completion.actor_id))
-            yield from self._with_losses(self._pool.supervise())
-        self._pool.end()
+                yield from self._with_losses(self.pool.remove_if_drained(completion.actor_id))
+            yield from self._with_losses(self.pool.supervise())
+        self.pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again.
@@ -151,14 +142,14 @@ class Coordinator:
             # Not `clock`: a replay drives it by the trace. Actors on other machines have clocks of their own.
             self.began = time.monotonic() - worked_seconds(report)
         self.messages += 1
-        self._pool.on_report(report)
+        self.pool.on_report(report)
         if isinstance(report, AggregatedReport):
             outcomes = self._learner.submit_sum(report)
         else:
             outcomes = [self._learner.submit(report)]
         # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
         self._publish()
-        self._pool.dispatch(report.actor_id)
+        self.pool.dispatch(report.actor_id)
         for outcome in outcomes:
             yield outcome
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
@@ -171,14 +162,14 @@ class Coordinator:
     def _take_part(self, part: EvaluationPart) -> Iterator[Event]:
         """Add a part to its evaluation, unless that was given up, and dispatch to its actor again."""
         evaluation, ended = self._evaluation, None
-        if evaluation is not None and part.number == evaluation.number:
+        if evaluation is not None and part.number == evaluation.whole.number:
             ended = evaluation.add(part) or self._endless(evaluation)
         if ended is not None:
             self._evaluation = None
-        self._pool.on_part(part)
-        if self._pool.stopping and ended is None:
+        self.pool.on_part(part)
+        if self.pool.stopping and ended is None:
             # Others may have waited for the next wave.
-            self._pool.dispatch_idle()
+            self.pool.dispatch_idle()
         yield part
         if ended is not None:
             yield ended

@@ -78,11 +78,6 @@ class EvaluationShares:
         }
 
     @property
-    def number(self) -> int:
-        """Number of the evaluation."""
-        return self.whole.number
-
-    @property
     def workers(self) -> Collection[int]:
         """The workers that have a share."""
         return self._slices.keys()

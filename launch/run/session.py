@@ -185,11 +185,11 @@ class TrainingSession:
     def _counts(self) -> RunCounts:
         loop, seconds = self.coordinator, self._elapsed_seconds - self._earlier.elapsed_seconds
         return self._earlier + RunCounts(
-            seconds, self._startup_seconds, loop.messages, loop.actor_restarts, loop.rollouts_lost
+            seconds, self._startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
         )
 
     def _seconds_and_actors(self) -> tuple[float, int, int]:
-        restarts = self._earlier.actor_restarts + self.coordinator.actor_restarts
+        restarts = self._earlier.actor_restarts + self.coordinator.pool.actor_restarts
         return self._elapsed_seconds, self.executor.actors, restarts
 
     def _now(self) -> tuple[float, int]:

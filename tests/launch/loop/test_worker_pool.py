@@ -45,7 +45,7 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
     assert next(events) == Failed(1, "gone")
     assert next(events) == Replaced(Failed(1, "gone"), 2)
     assert executor.tape[-3:] == ["remove 1", "add 2", "dispatch 2"]
-    assert coordinator.rollouts_lost == 1
+    assert coordinator.pool.rollouts_lost == 1
     with pytest.raises(TrainingStoppedError, match="gone too"):
         next(events)
 
@@ -366,7 +366,7 @@ def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunCon
     executor.wanted, executor.clock.now = 2, 5.0
     assert next(events) == Joined(1)
     assert executor.tape[-2:] == ["add 1", "dispatch 1"]
-    assert coordinator.actor_restarts == 0
+    assert coordinator.pool.actor_restarts == 0
 
 
 def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
@@ -380,7 +380,7 @@ def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) 
     # Asked for nothing after the notice, and its last report is in.
     assert executor.tape.count("dispatch 1") == 1
     assert learner.account.ledger.sampled == 3
-    assert coordinator.rollouts_lost == 0
+    assert coordinator.pool.rollouts_lost == 0
 
 
 def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_others(cartpole: RunConfig) -> None:
@@ -389,12 +389,12 @@ def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_other
     executor.completions += [Failed(0, "its node died", node_lost=True), Failed(1, "its node died", node_lost=True)]
     executor.completions += [None, None]
     assert [next(events) for _ in range(4)][2:] == [None, None]
-    assert coordinator.rollouts_lost == 2
+    assert coordinator.pool.rollouts_lost == 2
     executor.wanted, executor.clock.now = 1, 9.0
     assert next(events) == Joined(2)
     executor.completions += [report(2, 1, 0)]
     assert isinstance(next(events), Outcome)
-    assert coordinator.actor_restarts == 0
+    assert coordinator.pool.actor_restarts == 0
 
 
 def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
@@ -422,7 +422,7 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
     assert [next(events), next(events)] == [lost, replaced]
     assert executor.actor_ids == [0, 1]
     assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
-    assert (coordinator.rollouts_lost, coordinator.actor_restarts) == (1, 1)
+    assert (coordinator.pool.rollouts_lost, coordinator.pool.actor_restarts) == (1, 1)
     # The limit is that of the run, wherever its actors are.
     executor.completions += [ChildEvent(0, Failed(7, "gone too"))]
     with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
@@ -516,4 +516,4 @@ def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: 
     assert [type(event) for event in events] == [Outcome] * 2
     assert not [line for line in executor.tape[sent:] if line.startswith("dispatch")]
     assert learner.account.ledger.sampled == 3
-    assert coordinator.rollouts_lost == lost
+    assert coordinator.pool.rollouts_lost == lost
