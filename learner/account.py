@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, deque
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,15 +50,12 @@ class Ledger:
         self.pending = self.gradients_pending = 0
         self.updates += 1
 
-    def dropped_if_it_ends(self) -> dict[str, int]:
-        """Agent steps dropped, by reason, were the run to end now: pending ones count as `unfinished_update`."""
-        unfinished = Counter({"unfinished_update": self.pending} if self.pending else {})
-        return dict(self.dropped + unfinished)
-
-    def gradients_dropped_if_it_ends(self) -> dict[str, int]:
-        """Gradients dropped, by reason, were the run to end now."""
-        pending = self.gradients_pending
-        return dict(self.gradients_dropped + Counter({"unfinished_update": pending} if pending else {}))
+    def if_it_ends(self) -> "Ledger":
+        """This ledger were the run to end now: what is pending is dropped as `unfinished_update`."""
+        ended = deepcopy(self)
+        if self.gradients_pending:
+            ended.discard_pending()
+        return ended
 
     def discard_pending(self, reason: DropReason = "unfinished_update") -> None:
         self.dropped[reason] += self.pending

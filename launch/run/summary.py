@@ -91,6 +91,8 @@ def run_summary(
     target = evaluations.target
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     account, ledger = learner.account, learner.account.ledger
+    # With gradients that no update will apply: sampled = applied + dropped holds at the end.
+    ended = ledger.if_it_ends()
     # 0 for a run that was stopped before its first rollout.
     seconds = max(counts.elapsed_seconds, 1e-9)
     lag_mean, lag_p95, lag_max = lag_summary(account.lag_counts)
@@ -98,12 +100,11 @@ def run_summary(
         "status": status,
         "agent_steps_sampled": ledger.sampled,
         "agent_steps_applied": ledger.applied,
-        # With gradients that no update will apply: sampled = applied + dropped holds at the end.
-        "agent_steps_dropped": ledger.dropped_if_it_ends(),
+        "agent_steps_dropped": dict(+ended.dropped),
         "frames": account.frames,
         "updates": ledger.updates,
         "gradients_applied": ledger.gradients_applied,
-        "gradients_dropped": ledger.gradients_dropped_if_it_ends(),
+        "gradients_dropped": dict(+ended.gradients_dropped),
         "messages": counts.messages,
         "agent_steps_per_second": ledger.sampled / seconds,
         "frames_per_second": account.frames / seconds,
