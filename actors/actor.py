@@ -123,7 +123,9 @@ class Actor:
         """Play a rollout. No gradient and no count has its agent steps, nor its seconds."""
         self._player.play()
         self._ahead -= 1
-        self._builder.forget_episodes()
+        # Episodes under way still count from their starts.
+        self._builder.take_episodes()
+        self._builder.take_rewards()
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self._stage_ended = time.perf_counter()
 
@@ -237,10 +239,6 @@ class Actor:
         if replaced is not None:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
-
-    @property
-    def traces(self) -> int:
-        return self._policy.traces + self._gradients.traces + self._player.traces
 
     def close(self) -> None:
         self._player.close()

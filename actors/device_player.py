@@ -167,10 +167,6 @@ class DevicePlayer:
         rows, count, *rest = ring.shape
         return tf.reshape(ring, (rows // VECTORS, VECTORS * count, *rest))
 
-    @property
-    def traces(self) -> int:
-        return self._act.traces + self._see.traces
-
     def close(self) -> None:
         for vector in self._vectors:
             vector.close()

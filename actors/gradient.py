@@ -58,6 +58,7 @@ class Gradients(ABC):
         self.recent_advantages = AdvantageMoments()
         """`WeightSnapshot.advantage_moments` of the current weights."""
         self._statistics: list[str] = []
+        self._rollout: Rollout | None = None
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it has that version already."""
@@ -66,19 +67,19 @@ class Gradients(ABC):
             self._assign_target(target.parameters.copy())
             self._target_version[:] = [target.version]
 
-    @abstractmethod
     def for_another_actor(self, seed: int) -> Self:
         """The gradients of another actor of this process, by the same graphs."""
+        other = copy(self)
+        other._begin_first(seed)
+        return other
+
+    def _begin_first(self, seed: int) -> None:  # noqa: ARG002
+        self._rollout = None
 
     @property
-    @abstractmethod
-    def traces(self) -> int:
-        """Number of traces of its graphs."""
-
-    @property
-    @abstractmethod
     def rollout_is_done(self) -> bool:
         """Whether the last rollout has no gradients left."""
+        return self._rollout is None
 
     def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
         """Keep what gradients need of the actions at time `t` of the current rollout."""
@@ -119,20 +120,6 @@ class RolloutGradient(Gradients):
         super().__init__(config, spec, policy)
         signature = rollout_signature(config, spec, policy.network.state_units)
         self._graph = Graph(self._gradient_graph, signature, compiled=policy.compiled)
-        self._rollout: Rollout | None = None
-
-    def for_another_actor(self, seed: int) -> Self:  # noqa: ARG002
-        other = copy(self)
-        other._rollout = None
-        return other
-
-    @property
-    def traces(self) -> int:
-        return self._graph.traces
-
-    @property
-    def rollout_is_done(self) -> bool:
-        return self._rollout is None
 
     def begin(self, rollout: Rollout) -> None:
         self._rollout = rollout
@@ -186,6 +173,7 @@ class Minibatches(Gradients):
         )
 
     def _begin_first(self, seed: int) -> None:
+        super()._begin_first(seed)
         self._seed = seed
         # Arrays of a rollout on the host, or tensors of one on a device.
         self._values: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
@@ -194,22 +182,8 @@ class Minibatches(Gradients):
         self._moments: AdvantageMoments | None = None
         # The moments of all actors' advantages that came with the weights of the rollout's first gradient.
         self._before = AdvantageMoments()
-        self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
-
-    def for_another_actor(self, seed: int) -> Self:
-        other = copy(self)
-        other._begin_first(seed)
-        return other
-
-    @property
-    def traces(self) -> int:
-        return self._targets.traces + self._gradient.traces
-
-    @property
-    def rollout_is_done(self) -> bool:
-        return self._rollout is None
 
     def keep(self, t: int, acted: Acted) -> None:
         assert acted.values is not None, "the policy gives values where rollouts are differentiated again"

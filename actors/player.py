@@ -88,10 +88,5 @@ class Player:
         self.builder.begin(first, None if first is None else non_finite)
         self._first_observations = None
 
-    @property
-    def traces(self) -> int:
-        """Number of traces of its own graphs, beside those of the policy."""
-        return 0
-
     def close(self) -> None:
         self._environments.close()

@@ -101,11 +101,6 @@ class Policy:
         self._values = Graph(lambda *seen: self.method.value(self._evaluated(*seen)), seen)
         self._preferences = Graph(lambda *seen: self.method.preferences(self._evaluated(*seen)), seen)
 
-    @property
-    def traces(self) -> int:
-        graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values, self._preferences)
-        return sum(graph.traces for graph in graphs)
-
     def stored_activations(self) -> AbstractContextManager[None]:
         """Graph code: within the block the network gives its activations of acting, if they are stored."""
         return nullcontext() if self._stored is None else self._stored.replaying()

@@ -180,6 +180,7 @@ class RolloutBuilder:
         return factor_of_rewards(self._returns_seen) or 1.0
 
     def take_episodes(self) -> EpisodeStats:
+        """The episodes that have ended since the last call."""
         finished, self._finished = self._finished, []
         return EpisodeStats.joined(finished)
 
@@ -187,10 +188,6 @@ class RolloutBuilder:
         """The sum of the unclipped rewards of all environments since the last call."""
         rewards, self._reward_sum = self._reward_sum, 0.0
         return rewards
-
-    def forget_episodes(self) -> None:
-        """Leave out the episodes that have ended so far. Those under way still count from their starts."""
-        self._finished, self._reward_sum = [], 0.0
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_] | None:

@@ -89,10 +89,6 @@ class GradientAccumulator:
         if target:
             self.variables["target_parameters"] = tf.Variable(parameters, trainable=False, name="target_parameters")
 
-    @property
-    def traces(self) -> int:
-        return self._graph.traces
-
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P]. The K-th one since the last update completes an update.
 

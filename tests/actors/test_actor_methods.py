@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import first_weights, make_actor, make_policy, recording, run
+from rollouts import first_weights, make_actor, make_policy, recording, run, traces
 
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
@@ -193,10 +193,10 @@ def grown(call: Callable[[], object], warm_up: int, calls: int) -> tuple[int, fl
 def test_an_actor_traces_the_graphs_that_it_uses_and_no_others(cartpole: RunConfig) -> None:
     """To set the weights, to act, and the gradient: a trace takes a tenth of a second of the start."""
     actor = make_actor(cartpole)
-    assert actor.traces == 0
+    assert traces(actor) == 0
     for _ in range(3):
         run(actor, cartpole, WeightSnapshot(0, first_weights(cartpole)))
-    assert actor.traces == 3
+    assert traces(actor) == 3
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_calls_add_no_objects_traces_or_memory(
         made.act(observations) if isinstance(made, Policy) else run(made, config, snapshot)
 
     call()
-    traces = made.traces
+    traced = traces(made)
     objects, leaked_bytes = grown(call, warm_up=1_000 if what == "policy" else 100, calls=calls)
-    assert made.traces == traces
+    assert traces(made) == traced
     assert objects < 100
     assert leaked_bytes < most_bytes

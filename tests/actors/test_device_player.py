@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict
-from rollouts import first_weights, make_actor, run
+from rollouts import first_weights, make_actor, run, traces
 
 from actors.actor import Actor
 from actors.device_player import DevicePlayer
@@ -196,10 +196,10 @@ def test_graphs_are_traced_once() -> None:
     actor, weights = make_actor(config), first_weights(config)
     for version in range(5):
         run(actor, config, WeightSnapshot(version, weights))
-    first = actor.traces
+    first = traces(actor)
     for version in range(5):
         run(actor, config, WeightSnapshot(version, weights))
-    assert actor.traces == first
+    assert traces(actor) == first
     actor.close()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
+from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run, traces
 
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
@@ -296,12 +296,12 @@ def test_shared_graphs_change_no_bit(config: RunConfig) -> None:
     alone = {actor_id: make_actor(config, actor_id) for actor_id in (0, 2)}
     first = make_actor(config, 0)
     shared = [first, *(make_actor(config, actor_id, first) for actor_id in (1, 2))]
-    traces = 0
+    traced = 0
     for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0]):
         snapshot = (old, new)[turn % 2]
         found = reported(shared[actor_id], snapshot, config)
-        traces = traces or first.traces
-        assert first.traces == traces
+        traced = traced or traces(first)
+        assert traces(first) == traced
         if actor_id not in alone:
             continue
         expected = reported(alone[actor_id], snapshot, config)

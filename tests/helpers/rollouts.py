@@ -1,6 +1,7 @@
 """Methods, actors, the weights that they act by, and the rollouts that they differentiate."""
 
 import copy
+import gc
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import MethodConfig, RunConfig
+from shared.graph import Graph
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
 METHODS = {
@@ -51,3 +53,20 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
 
     monkeypatch.setattr(RolloutBuilder, "finish", record)
     return rollouts
+
+
+def traces(made: object) -> int:
+    """Number of traces of all graphs of an object and of its parts."""
+    seen, left = {id(made)}, [made]
+    count = 0
+    while left:
+        for part in gc.get_referents(left.pop()):
+            ours = type(part).__module__.partition(".")[0] in ("actors", "learner", "shared")
+            if id(part) in seen or not (ours or isinstance(part, dict | list | tuple)):
+                continue
+            seen.add(id(part))
+            if isinstance(part, Graph):
+                count += part.traces
+            else:
+                left.append(part)
+    return count

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from rollouts import traces
 
 from learner.update import GradientAccumulator, global_norm
 from shared.config import OptimizerConfig
@@ -55,7 +56,7 @@ def test_one_trace_after_many_submits(k: int) -> None:
     gradient = gradients(1)[0]
     for i in range(50):
         used.push(gradient, 1e-4 * (50 - i))
-    assert used.traces == 1
+    assert traces(used) == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
