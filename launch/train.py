@@ -174,7 +174,6 @@ class _Run:
 
     Attributes:
         budget: actors and threads; None on a cluster before its nodes are known.
-        measures_mean: it is new, and its network subtracts a mean observation.
     """
 
     config: RunConfig
@@ -186,7 +185,11 @@ class _Run:
     first: FirstWeights | None
     listener: _Listener
     started: float
-    measures_mean: bool
+
+    @property
+    def measures_mean(self) -> bool:
+        """Whether it is new, and its network subtracts a mean observation."""
+        return not self.resume and self.first is None and centres_observations(self.config, self.spec)
 
 
 def _prepare(
@@ -237,8 +240,7 @@ def _prepare(
         if start_from is not None:
             first = weights_to_start_from(config, spec, RunFolder(start_from))
             spec = first.spec
-    measures_mean = not resume and first is None and centres_observations(config, spec)
-    return _Run(config, spec, folder, preset, resume, budget, first, listener, started, measures_mean)
+    return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
 def _spec_of(run: _Run) -> "EnvironmentSpec":
