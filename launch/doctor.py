@@ -1,22 +1,40 @@
-"""Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results."""
+"""Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results.
 
+`python -m launch.doctor` computes with the GPUs: a process of its own, as others hide them.
+"""
+
+import json
 import os
 import platform
+import re
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from launch.gpu_check import probe_gpus, shortages
-from launch.machine import actors_in, busy, load_average, machine_bytes, usable_cores
+from launch.machine import (
+    actors_in,
+    busy,
+    load_average,
+    machine_bytes,
+    module_command,
+    module_environment,
+    pretended_gpus,
+    usable_cores,
+    usable_gpus,
+)
 from launch.output import source_digest, versions
 from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)
 _LEAST_SHARED_BYTES = 512 * 2**20
+_GPU_SECONDS = 300.0
+_LIBRARY = re.compile(r"Could not load dynamic library '(lib\w+\.so[.\d]*)'")
+_ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
 def reference() -> dict[str, Any]:
@@ -146,7 +164,7 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     if shared is not None and shared < _LEAST_SHARED_BYTES:
         advice = "start the container with --shm-size=2g, or mount a larger tmpfs there"
         found.append((f"/dev/shm holds {shared >> 20} MiB", advice))
-    return found + (shortages(report["gpu"]) if report.get("gpu") else [])
+    return found + (gpu_shortages(report["gpu"]) if report.get("gpu") else [])
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:
@@ -156,3 +174,102 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
         first = findings[0]
         more = f" ({len(findings) - 1} more: tributary doctor --address …)" if len(findings) > 1 else ""
         raise ConfigurationError(f"node {first.node}: {first.cause}; {first.advice}{more}")
+
+
+# ---- GPUs
+
+
+def probe_gpus() -> dict[str, Any] | None:
+    """What TensorFlow finds and computes on the GPUs of this machine; None without one."""
+    count = usable_gpus()
+    if not count:
+        return None
+    found: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
+    # TensorFlow names the libraries that it cannot load in these notices alone.
+    environment = module_environment() | {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+    command = module_command("launch.doctor")
+    try:
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return found | {"error": f"TensorFlow did not finish a convolution in {_GPU_SECONDS:.0f} s"}
+    found["missing_libraries"] = sorted(set(_LIBRARY.findall(ended.stderr)))
+    if ended.returncode:
+        ending = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
+        return found | {"error": ending[-1][:200]}
+    return found | json.loads(ended.stdout.splitlines()[-1])
+
+
+def _cards() -> list[str]:
+    """Name, driver and memory of each card, as the driver's own program writes them."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def gpu_shortages(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Cause and advice for each fault of the GPUs that `probe_gpus` describes."""
+    libraries = ", ".join(found.get("missing_libraries", ()))
+    path = found["ld_library_path"]
+    advice = f"{_ADVICE}; LD_LIBRARY_PATH={path} is searched first: try without it" if path else _ADVICE
+    causes = []
+    if "error" in found:
+        causes.append(f"the GPU does not compute: {found['error']}")
+    elif not found["devices"]:
+        causes.append("TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""))
+    for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
+        if key in found:
+            causes.append(f"{what} fails on the GPU: {found[key]}")
+    return [(cause, advice) for cause in causes]
+
+
+def gpu_line(found: dict[str, Any]) -> str:
+    """One line about GPUs that compute."""
+    cards = "; ".join(found["cards"]) or "an unnamed card"
+    plain, compiled = found["convolution_milliseconds"], found["xla_milliseconds"]
+    return (
+        f"GPU: {cards}; TensorFlow is built for CUDA {found['cuda']} and cuDNN {found['cudnn']}; a convolution of 64 "
+        f"images {plain:.1f} ms, with XLA {compiled:.1f} ms after {found['xla_seconds']:.1f} s of compilation"
+    )
+
+
+def _compute_on_gpus() -> dict[str, Any]:
+    """The devices of TensorFlow, and times of a convolution and its gradient with and without XLA."""
+    # Not by `prepare_tensorflow`, which suppresses the notices.
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
+    built = tf.sysconfig.get_build_info()
+    devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
+    found: dict[str, Any] = {"devices": len(devices)}
+    found |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
+    images, kernel = tf.ones((64, 84, 84, 4)), tf.Variable(tf.ones((8, 8, 4, 16)))
+
+    def gradient() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.conv2d(images, kernel, 4, "VALID") ** 2)
+        return tape.gradient(loss, kernel)
+
+    for name, compiled in (("convolution", False), ("xla", True)) if devices else ():
+        graph = tf.function(gradient, jit_compile=compiled)
+        try:
+            first, again = _seconds(graph), _seconds(graph)
+            found |= {f"{name}_milliseconds": 1e3 * again} | ({"xla_seconds": first} if compiled else {})
+        except Exception as error:
+            # Any failure is a result of the check.
+            found[f"{name}_error"] = typed_line(error, 200)
+    return found
+
+
+def _seconds(graph: Any) -> float:
+    started = time.perf_counter()
+    graph().numpy()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    print(json.dumps(_compute_on_gpus()))

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launch.doctor import Finding, disagreements, find, probe, reference
-from launch.gpu_check import gpu_line, shortages
+from launch.doctor import Finding, disagreements, find, gpu_line, gpu_shortages, probe, reference
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
 # Width of the table where no terminal gives one.
@@ -70,7 +69,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
         console.width = max(console.width, _COLUMNS)
     console.print(table, highlight=False)
     for report in reports:
-        if report.get("gpu") and not shortages(report["gpu"]):
+        if report.get("gpu") and not gpu_shortages(report["gpu"]):
             print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")

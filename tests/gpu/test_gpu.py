@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.gpu_check import probe_gpus, shortages
+from launch.doctor import gpu_shortages, probe_gpus
 from launch.machine import module_environment, pretended_gpus
 from launch.presets import PRESETS
 from launch.tensorflow_setup import prepare_for_actors
@@ -70,7 +70,7 @@ def _gpu() -> None:
     found = probe_gpus()
     if found is None:
         pytest.skip("this machine has no GPU; with TRIBUTARY_PRETENDED_GPUS=1 its CPU is taken for one")
-    for cause, advice in shortages(found):
+    for cause, advice in gpu_shortages(found):
         pytest.skip(f"{cause}: {advice}")
 
 
