@@ -256,7 +256,7 @@ def option_name(name: str) -> str:
 def similar(name: str, known: Collection[str]) -> list[str]:
     """The known names that an unknown one may stand for, at most three."""
     group, _, last = name.rpartition(".")
-    meant = SHORT_NAMES.get(last) or _NAMES_ELSEWHERE.get(last)
+    meant = (SHORT_NAMES | _NAMES_ELSEWHERE).get(last, "")
     if meant in known:
         return [meant]
     parts = {other: other.rpartition(".") for other in known}
