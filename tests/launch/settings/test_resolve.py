@@ -11,7 +11,7 @@ from launch.on_ray.placement import aggregation, place_here
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
-from launch.settings.resolve import TrainRequest, resolve_request, resolved, rollouts_line
+from launch.settings.resolve import TrainRequest, changed_by_hand, resolve_request, resolved, rollouts_line
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -103,6 +103,12 @@ def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
     line = r"^--actor\.total-environments 16: decides on --actor-environments; leave one out"
     with pytest.raises(ConfigurationError, match=line.replace("actor-env", "actor.env")):
         resolve_request(TrainRequest("pong", {"actor.environments": 3, "actor.total_environments": 16}))
+
+
+def test_options_of_the_environment_are_added_to_those_that_it_has() -> None:
+    config = with_settings(PRESETS["cartpole"].config, {"environment.options": {"length": 1, "mass": 2}})
+    for added in ({"environment.options": {"mass": 3}}, {"environment": {"options": {"mass": 3}}}):
+        assert changed_by_hand(config, added).environment.options == {"length": 1, "mass": 3}
 
 
 def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) -> None:
