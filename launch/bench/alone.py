@@ -30,7 +30,7 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds
 if TYPE_CHECKING:
     import keras
 
-_REPEATS = 3
+_REPEATS, _SECONDS = 3, 0.7
 _WARM_UP_CALLS = 3
 # (filters, kernel, stride) and units. Not taken from shared.networks: the reference must not change with our networks.
 PLAIN_NETWORKS = {
@@ -56,16 +56,14 @@ def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
     return plain and spec.has_lives and config.actor.device != "gpu"
 
 
-def measure_alone(
-    config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float = 0.7
-) -> tuple[Alone, int]:
-    """Measure the parts in a process, in turn, each in one thread but for emulators. A repeat takes `seconds`.
+def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> tuple[Alone, int]:
+    """Measure the parts in a process, in turn, each in one thread but for emulators.
 
     Returns the seconds, and the number of parameters.
     """
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
         call, result = Path(folder, "call"), Path(folder, "result")
-        call.write_bytes(pickle.dumps((config, spec, budget, seconds)))
+        call.write_bytes(pickle.dumps((config, spec, budget)))
         command = module_command("launch.bench.alone", str(call), str(result))
         # In a group of its own, which no Ctrl-C reaches: this process ends it then.
         subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
@@ -78,7 +76,7 @@ def measure_alone(
 
 
 def _measured(
-    config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget, seconds: float
+    config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget
 ) -> tuple[Alone, int] | EnvironmentFailedError:
     prepare_tensorflow(gpu=False)
     try:
@@ -89,7 +87,7 @@ def _measured(
         for work in works.values():
             for _ in range(_WARM_UP_CALLS):
                 work.call()
-        repeats = [{part: seconds_of(work, seconds) for part, work in works.items()} for _ in range(_REPEATS)]
+        repeats = [{part: seconds_of(work, _SECONDS) for part, work in works.items()} for _ in range(_REPEATS)]
         return {part: [repeat[part] for repeat in repeats] for part in works}, parameters
     except EnvironmentFailedError as error:
         return error

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Completion, Executor, Failed
+from launch.loop.executor import MOST_NON_FINITE, CallResult, Change, ChildEvent, Completion, Executor, Failed
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.types import (
@@ -68,7 +68,7 @@ class GradientAggregator:
 
     def collect(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None = None
-    ) -> AggregatedReport | ChildEvent | EvaluationPart | Heartbeat:
+    ) -> CallResult:
         """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
         --supervision.hang-seconds. The actor id of a result is 0.
 

@@ -66,7 +66,9 @@ class ChildEvent(NamedTuple):
     rollouts_lost: int = 0
 
 
-Completion = GradientReport | AggregatedReport | EvaluationPart | Failed | ChildEvent | Heartbeat
+CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat
+"""What a call gives: a report, a part of an evaluation, a change behind an aggregator, or neither."""
+Completion = CallResult | Failed
 
 
 class Executor(ABC):

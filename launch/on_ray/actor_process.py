@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import gymnasium
 
 from actors.environments import EnvironmentSpec
+from launch.loop.executor import CallResult
 from launch.machine import without_collections
-from launch.on_ray.transport import CallResult, ChannelAddress, LocalEndpoint, open_channel
+from launch.on_ray.transport import ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, raised_at, typed_line

@@ -14,12 +14,11 @@ from typing import Any
 
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import ChildEvent, Completion
+from launch.loop.executor import CallResult, ChildEvent, Completion
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import Slots, gradients_together
-from launch.on_ray.transport import CallResult
 from shared.config import RunConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Heartbeat, WeightSnapshot
 
@@ -61,24 +60,7 @@ class NodeAggregator(WorkerProcess):
 
 
 class NodesExecutor(RayExecutor):
-    """An `Executor` whose actor ids are those of aggregators, one on each node. For other arguments see `RayExecutor`.
-
-    Args:
-        gradients: number of gradients in a sum; None: as many as the actors of a node give at a time.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        slots: Slots,
-        first_actor_id: int = 0,
-        actor_process: type[ActorProcess] = ActorProcess,
-        *,
-        gradients: int | None = None,
-    ) -> None:
-        self._gradients = gradients
-        super().__init__(config, spec, slots, first_actor_id, actor_process)
+    """An `Executor` whose actor ids are those of aggregators, one on each node. For arguments see `RayExecutor`."""
 
     @property
     def actors(self) -> int:
@@ -103,7 +85,7 @@ class NodesExecutor(RayExecutor):
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
         # A single machine may have more actors than cores.
         at_work = actors if node else min(actors, usable_cores())
-        gradients = gradients_together(self._config, at_work) if self._gradients is None else self._gradients
+        gradients = gradients_together(self._config, at_work)
         arguments = (Slots(actors, node), gradients, node_id + 1, self._actor_process)
         # It takes no core from the actors' count: it adds a few vectors a rollout.
         config = self._slots.config_on(node, self._config)

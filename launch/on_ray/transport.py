@@ -29,25 +29,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.loop.executor import ChildEvent
+from launch.loop.executor import CallResult
 from launch.machine import PROCESSES, machine_id
 from shared.moments import AdvantageMoments
 from shared.types import (
     AggregatedReport,
-    EvaluationPart,
     EvaluationShare,
     Float32Array,
     GradientReport,
-    Heartbeat,
     WeightSnapshot,
 )
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
-
-# What a call gives: a report, a rollout without one, a part of an evaluation, or a node's aggregator's news.
-CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat
 
 
 class VectorAddress(NamedTuple):

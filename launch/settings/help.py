@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.settings.files import KINDS, NONE, SHORT_NAMES, option_name
 from launch.settings.parse import fields_of
 from shared.config import OptionValue, RunConfig
@@ -162,13 +161,7 @@ def shown(value: Any) -> str:
     return f"{value:,}" if type(value) is int and value >= _LONG else str(value)
 
 
-def print_help(
-    command: type,
-    title: str,
-    words: Sequence[str] = (),
-    config: RunConfig = PRESETS[DEFAULT_PRESET].config,
-    preset: str = DEFAULT_PRESET,
-) -> None:
+def print_help(command: type, title: str, words: Sequence[str], config: RunConfig, preset: str) -> None:
     """Print the help of a command with the dataclass `command`.
 
     Where settings are options, those that most runs change come first, with the values of `config`, which are the
