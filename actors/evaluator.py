@@ -63,10 +63,6 @@ class Evaluator:
     def layout(self) -> ParameterLayout:
         return self._policy.layout
 
-    @property
-    def environments(self) -> int:
-        return self._count
-
     def run(
         self,
         snapshot: WeightSnapshot,

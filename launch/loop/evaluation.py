@@ -23,7 +23,6 @@ from shared.types import (
     EvaluationPart,
     EvaluationPolicy,
     EvaluationShare,
-    Float32Array,
     WeightSnapshot,
 )
 
@@ -42,8 +41,7 @@ class EvaluationResult(NamedTuple):
     the evaluation, with episodes that are not in it.
     """
 
-    version: int
-    parameters: Float32Array
+    snapshot: WeightSnapshot
     episodes: EpisodeStats
     policy: EvaluationPolicy
     games: npt.NDArray[np.int64]
@@ -145,8 +143,7 @@ class SharedEvaluation(EvaluationShares):
         returns, lengths, info, _ = part.episodes
         info = {name: values[chosen] for name, values in info.items()}
         episodes = EpisodeStats(returns[chosen], lengths[chosen], info)
-        version, parameters, policy = self._snapshot.version, self._snapshot.parameters, self.whole.policy
-        return EvaluationResult(version, parameters, episodes, policy, part.games[chosen], self.agent_steps)
+        return EvaluationResult(self._snapshot, episodes, self.whole.policy, part.games[chosen], self.agent_steps)
 
 
 # ---- Figures
@@ -190,7 +187,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
     if untrained is not None and median > untrained:
         collapsed = int((returns < (untrained + median) / 2.0).sum())
     entry: dict[str, Any] = finite(
-        {"version": result.version, "policy": result.policy, **figures, "collapsed_episodes": collapsed}
+        {"version": result.snapshot.version, "policy": result.policy, **figures, "collapsed_episodes": collapsed}
     )
     return entry
 

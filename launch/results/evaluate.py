@@ -143,7 +143,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
             **({"info": finite(info_means(played.episodes.info))} if log_info else {}),
             **provenance(),
         }
-        result["seeds"]["environments"] = evaluator.environments
+        result["seeds"]["environments"] = evaluation.environments_in_use
         for line in result_lines(result):
             print_line(console, line)
         if ended < arguments.episodes:

@@ -280,8 +280,10 @@ class TrainingSession:
         self.messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
 
     def _record(self, event: Event | None) -> None:
+        if self.trace is None:
+            return
         line = trace_event(event.report if isinstance(event, Outcome) else event)
-        if self.trace is None or line is None:
+        if line is None:
             return
         try:
             self.trace.add(line)
@@ -374,8 +376,8 @@ class TrainingSession:
         # confirmation are not compared: it would outrank every later return of training.
         if confirmed or not point["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
-            mean = point["mean_return"]
-            self._best.keep_if_best(result.version, result.parameters, mean, measure, surely=confirmed)
+            weights, mean = result.snapshot, point["mean_return"]
+            self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
 
     def _save(self) -> None:
         """Write a checkpoint, compare its weights with the best ones, and start an update of the remote copy."""

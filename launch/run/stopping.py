@@ -348,7 +348,7 @@ class Evaluations:
         at, confirms = self._ended(now, result.agent_steps)
         entry = evaluation_entry(result, self.returns.untrained)
         self.last = entry = entry | {"confirms": confirms, "seconds": now.seconds - at.seconds}
-        self._log(f"{'confirming ' * confirms}evaluation of update {result.version}: {evaluation_line(entry)}")
+        self._log(f"{'confirming ' * confirms}evaluation of update {result.snapshot.version}: {evaluation_line(entry)}")
         if self.target is not None:
             self.target.evaluated(entry["mean_return"], at, confirms=confirms)
         point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry

@@ -253,7 +253,7 @@ def test_actors_play_an_evaluation_in_shares_and_nothing_of_it_is_counted(cartpo
     assert [type(event) for event in seen] == [EvaluationPart] * 8 + [EvaluationResult]
     assert executor.tape[-2:] == ["dispatch 1", "dispatch 0"], "each goes on with its training"
     result = seen[-1]
-    assert (result.version, result.policy, result.agent_steps) == (1, "sampled", 8 * 100)
+    assert (result.snapshot.version, result.policy, result.agent_steps) == (1, "sampled", 8 * 100)
     np.testing.assert_array_equal(result.episodes.returns, np.repeat(np.arange(4.0), 20))
     np.testing.assert_array_equal(result.games, [100 * w + e for w in range(4) for e in range(20)])
     assert learner.account.ledger.sampled == sampled

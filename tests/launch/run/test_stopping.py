@@ -21,7 +21,7 @@ from launch.run.stopping import (
     reason_to_stop,
 )
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EpisodeStats
+from shared.types import EpisodeStats, WeightSnapshot
 
 ENVIRONMENTS = 64
 
@@ -160,7 +160,8 @@ def updates(evaluations: Evaluations, *points: TrainingPoint) -> list[int]:
 
 def result(update: int, mean: float, agent_steps: int = 40) -> EvaluationResult:
     episodes = EpisodeStats(np.full(4, mean), np.ones(4, np.int64))
-    return EvaluationResult(update, np.zeros(2, np.float32), episodes, "sampled", np.arange(4), agent_steps)
+    snapshot = WeightSnapshot(update, np.zeros(2, np.float32))
+    return EvaluationResult(snapshot, episodes, "sampled", np.arange(4), agent_steps)
 
 
 def confirmed(evaluations: Evaluations, mean: float, now: TrainingPoint, agent_steps: int = 40) -> bool:
