@@ -11,9 +11,8 @@ from accounts import account_of
 from nodes import add, drain, node_of
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
-from watched_processes import Training, rows, without_ray
+from watched_processes import Training, rows
 
-from launch.cli import main
 from launch.machine import PRETENDED_GPUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -153,13 +152,3 @@ def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train:
     summary, output = training.stop()
     assert summary["learner_restarts"] == 1
     assert "another one goes on from the last checkpoint" in output
-
-
-def test_a_small_cluster_costs_one_line(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add(cluster, 2)
-    command = f"train cartpole --address {cluster.address} --actors 7 --run-dir {tmp_path / 'run'}"
-    assert main(command.split()) == 2
-    error = capsys.readouterr().err
-    assert "--actors 7: there is room for 3" in error
-    assert len(without_ray(error)) == 1
-    assert not (tmp_path / "run").exists()

@@ -45,7 +45,6 @@ from shared.registry import (
     MethodEntry,
     NetworkEntry,
     class_of,
-    import_modules,
 )
 from shared.types import Rollout
 
@@ -349,15 +348,6 @@ def test_an_error_of_an_own_method_is_one_line(
     with pytest.raises(error, match=f"^{line}"):
         train(config, tmp_path / "run", lambda _: None)
     assert (tmp_path / "run").exists() == (error is tributary.TrainingFailedError)
-
-
-def test_a_module_that_ends_the_program_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_program.py").write_text("import sys\nsys.exit(3)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        tributary.ConfigurationError, match=r"--environment.import a_program: cannot be imported: System"
-    ):
-        import_modules(["a_program"])
 
 
 def test_layers_that_other_processes_would_call_otherwise_are_refused(

@@ -8,6 +8,8 @@ import pytest
 
 MISTAKES = {
     "evaluate": "RUN: is missing; see tributary evaluate --help",
+    "presets a": "a: is one word too many; see tributary presets --help",
+    "stop a --seed 3": "--seed: there is no such option; there are --now",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
@@ -52,6 +54,7 @@ MISTAKES = {
     "evaluate zoo:cartpole --episodes 0": "--episodes 0: must be at least 1",
     f"evaluate {'x' * 300}": "x: cannot be reached: File name too long",
     "evaluate zoo:pnog": "zoo:pnog: no such agent ships, did you mean zoo:pong?",
+    "watch zoo:a/..": "zoo:a/..: no such agent ships",
     "evaluate pong": "the agent that ships is zoo:pong",
     "evaluate .": "is not the folder of a run: it has no config.json",
     # Settings without an effect.

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -34,7 +33,6 @@ from launch.run.events import (
     Weights,
 )
 from launch.run.folder import RunFolder, lock_folder
-from launch.settings.files import with_settings
 from launch.settings.resolve import resolved
 from launch.train import Result, train
 from shared.config import RunConfig
@@ -43,18 +41,6 @@ from shared.errors import ConfigurationError
 
 def status_of(run: Path) -> str:
     return str(json.loads((run / "summary.json").read_text())["status"])
-
-
-def test_a_run_in_a_thread_goes_on_to_its_limit(tmp_path: Path) -> None:
-    results: list[Result] = []
-    config = quick(total_frames=500)
-    thread = threading.Thread(target=lambda: results.append(train(config, tmp_path / "run", lambda _: None)))
-    thread.start()
-    thread.join()
-    assert results[0].status == "frames_reached"
-    # There is nothing left to do.
-    again = train(config, tmp_path / "run", lambda _: None, resume=True)
-    assert again == results[0]._replace(trained=False)
 
 
 @pytest.mark.parametrize("start", [train, pytest.param(train_in_process, marks=pytest.mark.slow)])
@@ -221,13 +207,6 @@ def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path:
     assert all(event.returns == list(map(float, event.lengths)) for event in ended)
     positions = [events.index(event) for event in ended]
     assert all(isinstance(events[position + 1], Row) for position in positions)
-
-
-def test_a_run_that_cannot_start_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
-    config = with_settings(quick(), {"environment.id": "NoSuch-v0"})
-    with pytest.raises(ConfigurationError, match="no such environment"):
-        train_in_process(config, tmp_path / "run", lambda _: None, preset="cartpole")
-    assert not (tmp_path / "run").exists()
 
 
 PARENT = """

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.bench.throughput import agent_steps_per_gradient, busy_reasons, predict, saturation_actors
+from launch.bench.throughput import agent_steps_per_gradient, predict, saturation_actors
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.presets import PRESETS
 from launch.settings.resolve import resolved
@@ -44,9 +44,3 @@ def test_more_actors_send_smaller_gradients() -> None:
     assert found["gradients_per_second"] * steps[64] == pytest.approx(found["agent_steps_per_second"])
     full = saturation_actors(pong, 1e-3, 2e-3)
     assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(resolved(pong, full)) / 2e-3, abs=1)
-
-
-def test_repeats_that_differ_and_a_load_mark_the_figures() -> None:
-    repeats = {"the system": [2_000.0, 2_400.0], "the bound": [1.0, 1.1, 2.0], "one": [5.0]}
-    differ = "repeated measurements of the bound differ by a factor of 2.00"
-    assert (busy_reasons(None, repeats), busy_reasons("load", repeats)) == ([differ], ["load", differ])

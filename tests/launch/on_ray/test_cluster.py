@@ -103,7 +103,7 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 @pytest.mark.parametrize(
     ("count", "requested", "limit", "level", "why"),
     [
-        (1, "auto", None, "none", "applied by itself"),
+        (1, "node", None, "none", "applied by itself"),
         (4, "auto", None, "node", "make one message"),
         (8, "auto", None, "node", "4 gradients of a node"),
         (9, "auto", None, "node", "3 gradients of a node"),

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,38 +11,14 @@ import pytest
 import tensorflow as tf
 from accounts import account_of
 from namesakes import write_namesakes
-from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
-from watched_processes import actor_processes, rows, without_ray
+from waiting import UNTIL_FRAMES
+from watched_processes import Training, actor_processes, rows, without_ray
 
-SMALL = f"train cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
-_started: list[subprocess.Popen] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_goes_on() -> Iterator[None]:
-    """A run of 100 million frames, left behind by a test that failed, would slow down all tests after it."""
-    yield
-    while _started:
-        process = _started.pop()
-        process.kill()
-        process.communicate()
+SMALL = f"cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
 
 
-def start(arguments: str, run: Path | None, cwd: Path | None = None) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        # As the command `tributary`, which does not look for modules where it is typed.
-        [sys.executable, "-P", "-m", "launch.cli", *arguments.split(), *(["--run-dir", str(run)] if run else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=cwd,
-    )
-    _started.append(process)
-    return process
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    wait_for(condition, "the run did not get that far", process=process)
+def start(arguments: str, run: Path) -> Training:
+    return Training(Path(sys.executable).parent, run, f"{arguments} --run-dir {run}")
 
 
 def parameters_of(run: Path) -> np.ndarray:
@@ -53,9 +27,8 @@ def parameters_of(run: Path) -> np.ndarray:
 
 
 def train(arguments: str, run: Path) -> dict:
-    process = start(arguments, run)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 0, output
+    with start(arguments, run) as training:
+        training.end(0)
     return account_of(run)
 
 
@@ -79,32 +52,29 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     settings += " --learner.gradients-per-update 3"
-    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run, tmp_path)
-    wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 1, process)
-    # While one stands still, the other reports several times in a row: not as if they took turns.
-    halted = actor_processes(process.pid)[0]
-    assert os.getsid(halted) != os.getsid(process.pid), "a signal for the driver's process group would end Ray, too"
-    os.kill(halted, signal.SIGSTOP)
-    at_halt = rows(run)[-1]["updates"]
-    wait_until(lambda: rows(run)[-1]["updates"] > at_halt + 20, process)
-    os.kill(halted, signal.SIGKILL)
-    wait_until(lambda: "report 2" in trace.read_text(), process)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 130, output
+    with start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run) as training:
+        driver = training.process.pid
+        training.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "updates")
+        # While one stands still, the other reports several times in a row: not as if they took turns.
+        halted = actor_processes(driver)[0]
+        assert os.getsid(halted) != os.getsid(driver), "a signal for the driver's process group would end Ray, too"
+        os.kill(halted, signal.SIGSTOP)
+        at_halt = rows(run)[-1]["updates"]
+        training.wait_for(lambda: rows(run)[-1]["updates"] > at_halt + 20, "updates without the halted actor")
+        os.kill(halted, signal.SIGKILL)
+        training.wait_for(lambda: "report 2" in trace.read_text(), "the replacement")
+        training.interrupt()
+    output = training.printed()
     assert "Traceback" not in output
     assert "actor 2 replaces actor" in output
-    assert "A worker died" not in output, "Ray's own lines about it"
     interrupted = account_of(run)
     assert (interrupted["status"], interrupted["actor_restarts"]) == ("interrupted", 1)
     assert rows(run)[-1]["actors_alive"] == 2
     assert interrupted["rollouts_lost_with_actors"] == 1
 
     # In a process of its own: this one may have imported TensorFlow with other kernels than actors of an mlp have.
-    process = start(f"{settings} --executor inline --replay-arrivals {trace} --record-arrivals {again}", repetition)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 0, output
-    repeated = account_of(repetition)
+    replay = f"{settings} --executor inline --replay-arrivals {trace} --record-arrivals {again}"
+    repeated = train(replay, repetition)
     np.testing.assert_array_equal(parameters_of(run), parameters_of(repetition))
     counts = ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes")
     for count in (*counts, "actor_restarts"):
@@ -119,8 +89,9 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
     assert again.read_text() == trace.read_text()
 
     frames = interrupted["frames"] + 1000
-    output = start(f"train --resume {run} --total-frames {frames}", None).communicate(timeout=DEADLINE_SECONDS)[0]
-    resumed = account_of(run)
+    with Training(Path(sys.executable).parent, run, f"--resume {run} --total-frames {frames}") as training:
+        training.end(0)
+    resumed, output = account_of(run), training.printed()
     assert resumed["status"] == "frames_reached", output
     assert resumed["frames"] >= frames
     assert resumed["updates"] > interrupted["updates"]
@@ -136,32 +107,19 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
 @pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
 def test_an_evaluation_ends_with_an_actor(more: str, tmp_path: Path) -> None:
     run, long = tmp_path / "run", "--evaluation.every-frames 2000 --evaluation.episodes 20000"
-    process = start(f"{SMALL} --actors 2 --total-frames 100M {long} {more} --log-every-seconds 0.3", run)
 
     def paused() -> bool:
         return len(rows(run)) > 2 and rows(run)[-3]["agent_steps"] == rows(run)[-1]["agent_steps"] > 0
 
-    wait_until(paused, process)
-    os.kill(actor_processes(process.pid)[0], signal.SIGKILL)
-    wait_until(lambda: "is given up: an actor with a share of it has ended" in (run / "log.txt").read_text(), process)
-    wait_until(lambda: not paused(), process)
-    wait_until(paused, process)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 130, output
+    settings = f"{SMALL} --actors 2 --total-frames 100M {long} {more} --log-every-seconds 0.3"
+    with start(settings, run) as training:
+        training.wait_for(paused, "an evaluation")
+        os.kill(actor_processes(training.process.pid)[0], signal.SIGKILL)
+        lost = "is given up: an actor with a share of it has ended"
+        training.wait_for(lambda: lost in (run / "log.txt").read_text(), "its end")
+        training.wait_for(lambda: not paused(), "training")
+        training.wait_for(paused, "another evaluation")
+        training.interrupt()
     summary = account_of(run)
     assert (summary["status"], summary["evaluation"]) == ("interrupted", None)
     assert summary["evaluation_agent_steps"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
-def test_a_crossing_is_confirmed_by_the_actors(more: str, tmp_path: Path) -> None:
-    settings = SMALL.replace("--stop-at-return None", "--stop-at-return 15")
-    summary = train(f"{settings} --actors 2 {more}", tmp_path / "run")
-    assert summary["status"] == "return_reached"
-    assert "actors: all are at work" in (tmp_path / "run" / "log.txt").read_text()
-    assert summary["confirmed_crossing"]["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
-    assert summary["evaluation"]["confirms"]
-    assert summary["evaluation"]["episodes"] in (40, 60, 80, 100)
-    assert 0.0 < summary["evaluation_seconds"] < summary["wall_seconds"]

@@ -27,14 +27,6 @@ class Arguments:
     fast: bool = False
 
 
-@dataclass(frozen=True)
-class OneRun:
-    """A command without settings."""
-
-    run: Operand[Path]
-    policy: str = ""
-
-
 def own(line: str) -> Arguments:
     return parse(Arguments, "test", line.split())
 
@@ -73,7 +65,6 @@ def test_what_is_no_count_is_refused(text: str) -> None:
     ("line", "message"),
     [
         ("--mark soon", "--mark soon: must be a number, like 0.001, 1e-3 or 2M"),
-        ("--kind d", "--kind d: must be a, b or c"),
         ("--environment.no-greyscale=1", "--environment.greyscale 1: must be True or False"),
         ("--steps", "--steps: its value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
@@ -92,20 +83,6 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
     with pytest.raises(ConfigurationError) as raised:
         own(line)
     assert str(raised.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("", "RUN: is missing; see tributary test --help"),
-        ("a b", "b: is one word too many; see tributary test --help"),
-        ("a --seed 3", "--seed: there is no such option; there are --policy"),
-    ],
-)
-def test_a_mistake_of_a_command_without_settings(line: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        parse(OneRun, "test", line.split())
-    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
 """The settings of a run for its number of actors: a preset is a set of hyperparameters, and actors only divide it."""
 
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from launch.machine import ThreadBudget
-from launch.on_ray.placement import aggregation, place_here
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
-from launch.settings.resolve import TrainRequest, changed_by_hand, resolve_request, resolved, rollouts_line
+from launch.settings.resolve import TrainRequest, changed_by_hand, resolve_request, resolved
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -85,12 +82,6 @@ def test_more_actors_than_environments_warn() -> None:
     assert resolved(with_settings(PRESETS["pong"].config, {"method.n_step": 32}), 200).actor.unroll_length == 32
 
 
-def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
-    config = replace(PRESETS["pong"].config, aggregation="node")
-    for actors, level in ((64, "node"), (2, "none")):
-        assert aggregation(resolved(config, actors), place_here(ThreadBudget(actors, actors))).level == level
-
-
 def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
     for name, value in (("actor.environments", 3), ("actor.minibatches", 2), ("learner.gradients_per_update", 5)):
         chosen = resolve_request(TrainRequest("pong", {name: value})).config
@@ -145,11 +136,3 @@ def test_a_resume_does_not_begin_anew(setting: str, value: str | int, problem: s
         resolve_request(TrainRequest(settings={setting: value}, resume=str(tmp_path)))
     chosen = resolve_request(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
     assert (chosen.environments, chosen.total_environments) == (2, None)
-
-
-def test_the_line_at_the_start_names_rollouts_and_updates() -> None:
-    config = resolved(with_settings(PRESETS["atari"].config, {"actor.total_environments": 64}), 64)
-    assert rollouts_line(config, 64) == (
-        "rollouts:     64 x 1 x 32: 2,048 agent steps in flight; an update has 256, the mean of 8 gradients, each step "
-        "in 2"
-    )

@@ -81,12 +81,6 @@ def test_agents_are_listed(
             assert f"{made['mean_return']:.2f} ± {made['standard_error']:.2f}" in shown
 
 
-@pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog", "watch zoo:a/.."])
-def test_an_unknown_agent_is_answered_with_those_that_ship(command: str, refused: Callable[[str], str]) -> None:
-    line = refused(command)
-    assert all(name in line for name in zoo.agents())
-
-
 def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def content() -> dict[Path, tuple[int, bytes]]:
         """The files of the agent, and when they were written."""
