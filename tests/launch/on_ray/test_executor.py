@@ -1,22 +1,19 @@
 """The executors of actors and of nodes over Ray, with processes that a test completes by hand."""
 
-import pickle
-import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
 from hand_driven import HandDrivenExecutor, report
-from ray.exceptions import RayError, RayTaskError
 
-from actors.environments import EnvironmentSpec, environment_spec
+from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
 from launch.on_ray import executor as ray_executor
 from launch.on_ray import node_aggregator
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply
+from launch.on_ray.actor_process import ActorProcess, Reply
 from launch.on_ray.cluster import ClusterSlots
-from launch.on_ray.executor import RayExecutor, failure_reason
+from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node, Slots
 from shared.config import LearnerConfig, RunConfig
@@ -81,28 +78,6 @@ def test_calls_are_completed_in_the_order_of_dispatch(cartpole: RunConfig, ray: 
     assert executor.calls_in_flight == 0
 
 
-def test_a_failed_call_is_under_way_until_its_actor_is_removed(cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(cartpole, 1)
-    executor.dispatch(0)
-    ray.end(ray.calls[0], RayError("it is gone"))
-    assert executor.next_completion() == Failed(0, "its rollout raised: it is gone")
-    assert executor.rollouts_under_way(0) == 1
-    executor.remove(0)
-    assert (executor.calls_in_flight, executor.actor_ids) == (0, [])
-    assert ray.killed == [ray.processes[0]]
-
-
-def test_an_actor_that_could_not_be_made_is_told_from_one_that_raised(cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(cartpole, 2)
-    executor.dispatch(0)
-    executor.dispatch(1)
-    ray.end(ray.calls[0], RayTaskError("run", "ActorNotMadeError: no", ActorNotMadeError("could not be made: no")))
-    ray.end(ray.calls[1], RayTaskError("run", "ValueError: no", ValueError()))
-    assert executor.next_completion() == Failed(0, "could not be made: no", not_made=True)
-    executor.remove(0)
-    assert executor.next_completion() == Failed(1, "its rollout raised: ValueError: no", raised=True)
-
-
 def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 1)
     evaluated, share = snapshot(7), EvaluationShare(3, "greedy", 0, 4, 2)
@@ -116,33 +91,6 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     weights, shares = zip(*((call.arguments[0].version, call.arguments[2]) for call in ray.calls), strict=True)
     assert weights == (7, 2, 3, 7), "afterwards the newest, and again those of another evaluation"
     assert shares == (share, share, None, share._replace(number=4))
-
-
-class EngineError(Exception):
-    """An error of two arguments that has a lock: it cannot be pickled."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"E{code}: {text}")
-        self.lock = threading.Lock()
-
-
-class Stalls:
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:  # noqa: ARG002
-        raise EngineError(17, "engine stalled")
-
-
-class StallingProcess(ActorProcess):
-    def make_actor(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
-        return Stalls()
-
-
-def test_an_exception_without_a_pickle_comes_as_a_line(cartpole: RunConfig) -> None:
-    process = StallingProcess(cartpole, environment_spec(cartpole.environment), 0)
-    with pytest.raises(CallFailedError) as raised:
-        process.run(snapshot(1), None, None, None)
-    # As it comes through Ray.
-    error = RayTaskError("run", "", pickle.loads(pickle.dumps(raised.value)))
-    assert failure_reason(error).startswith("its rollout raised: EngineError: E17: engine stalled (test_executor.py:")
 
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)

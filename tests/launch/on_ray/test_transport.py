@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -277,10 +278,20 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
     executor.close()
 
 
+class EngineError(Exception):
+    """An error of two arguments that has a lock: it cannot be pickled."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"E{code}: {text}")
+        self.lock = threading.Lock()
+
+
 class FailingProcess(ActorProcess):
-    """Fails at its third call, which comes through a pipe: its rollout raises, or its process dies."""
+    """Has no actor, or fails at its third call, which comes through a pipe: its rollout raises, or its process dies."""
 
     def make_actor(self, config: RunConfig, spec: object, actor_id: int) -> "FailingRunner":  # noqa: ARG002
+        if config.seed == NOT_MADE:
+            raise EngineError(3, "no licence")
         return FailingRunner(dies=config.seed == DIES)
 
 
@@ -293,27 +304,33 @@ class FailingRunner(EchoRunner):
         if self._sequence == 2:
             if self._dies:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("no such key")
+            raise EngineError(17, "engine stalled")
         return super().run(snapshot, target)
 
 
-RAISES, DIES = 1, 2
+RAISES, DIES, NOT_MADE = 1, 2, 3
 
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
-    ("seed", "reason"),
-    [(RAISES, "its rollout raised: ValueError: no such key (test_transport.py:"), (DIES, "its process died: ")],
+    ("seed", "calls", "reason"),
+    [
+        (RAISES, 3, "its rollout raised: EngineError: E17: engine stalled (test_transport.py:"),
+        (DIES, 3, "its process died: "),
+        (NOT_MADE, 1, "could not be made: EngineError: E3: no licence (test_transport.py:"),
+    ],
 )
-def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason: str) -> None:
+def test_an_actor_that_fails_gives_its_reason(seed: int, calls: int, reason: str) -> None:
     executor = RayExecutor(replace(CARTPOLE, seed=seed), SPEC, Slots(1), actor_process=FailingProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
-    for _ in range(3):
+    for _ in range(calls):
         assert executor.actor_ids == [0]
         executor.dispatch(0)
         last = completed(executor)
     assert isinstance(last, Failed)
-    assert last.actor_id == 0
+    assert (last.actor_id, last.raised, last.not_made) == (0, seed == RAISES, seed == NOT_MADE)
     assert last.reason.startswith(reason)
+    assert executor.rollouts_under_way(0) == 1, "its call counts until it is removed"
     executor.remove(0)
+    assert (executor.calls_in_flight, executor.actor_ids) == (0, [])
     executor.close()
