@@ -26,19 +26,16 @@ def received(monkeypatch: pytest.MonkeyPatch, none_ahead: None) -> list[RunConfi
     """The settings of each actor that was made. Runs in processes of their own are trained in this one."""
     seen: list[RunConfig] = []
 
-    class Seen(Actor):
-        def __init__(self, config: RunConfig, *arguments: Any, **named: Any) -> None:
-            seen.append(config)
-            super().__init__(config, *arguments, **named)
+    def make(config: RunConfig, *arguments: Any, **named: Any) -> Actor:
+        seen.append(config)
+        return Actor(config, *arguments, **named)
 
-    def in_this_process(*arguments: Any, **named: Any) -> Any:
-        for of_process in ("output", "command"):
-            named.pop(of_process, None)
+    def in_this_process(*arguments: Any, output: Any = None, command: Any = None, **named: Any) -> Any:
+        del output, command
         # Signals are of the main thread, and seeds have threads.
-        named["stop"] = StopRequest()
-        return library.train(*arguments, **named)
+        return library.train(*arguments, **named | {"stop": StopRequest()})
 
-    monkeypatch.setattr(inline, "Actor", Seen)
+    monkeypatch.setattr(inline, "Actor", make)
     monkeypatch.setattr("launch.commands.seeds.train_in_process", in_this_process)
     monkeypatch.setattr("launch.python.run.train_in_process", in_this_process)
     return seen

@@ -1,19 +1,16 @@
 """Curves of runs, their medians against numbers worked out by hand, and plots of them."""
 
-import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from PIL import Image
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
 from launch.results.curves import Curve, bands, curve_of, read_metrics, read_rows
-from launch.results.plot import curves_figure
+from launch.results.plot import curves_figure, default_output
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 
@@ -113,27 +110,11 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         assert legend(axes) == [f"median of {seeds}, quartiles; thin: each run"]
 
 
-def test_plots_of_several_runs_go_into_their_common_folder(
-    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    side_by_side = [tmp_path / "seeds" / run.name for run in cartpole_runs]
-    apart = tmp_path / "elsewhere" / "run"
-    for run, copy in zip([*cartpole_runs, cartpole_runs[1]], [*side_by_side, apart], strict=True):
-        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    cases = [([tmp_path / "seeds"], tmp_path / "seeds"), ([side_by_side[0], apart], here), ([apart], apart)]
-    for runs, folder in cases:
-        before = set(tmp_path.rglob("*"))
-        assert main(["plot", *map(str, runs)]) == 0
-        assert main(["report", *map(str, runs)]) == 0
-        made = {folder / name for name in ("curve.png", "curve.svg", "report.html")}
-        assert set(tmp_path.rglob("*")) - before == made
-        out = capsys.readouterr().out
-        assert all(str(file) in out for file in made)
-    with Image.open(apart / "curve.png") as opened:
-        assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
+def test_plots_of_several_runs_go_into_their_common_folder(working_folder: Path) -> None:
+    runs = [working_folder / name for name in ("seeds/1", "seeds/2", "elsewhere/run")]
+    assert default_output(runs[:2], "curve.png") == working_folder / "seeds" / "curve.png"
+    assert default_output(runs, "curve.png") == working_folder / "curve.png"
+    assert default_output(runs[2:], "curve.png") == working_folder / "elsewhere" / "run" / "curve.png"
 
 
 def test_a_run_without_a_row_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,8 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
     with Image.open(out / "videos" / f"update-{version}.gif") as film:
         assert film.n_frames > 3
         assert json.loads(film.info["comment"]).keys() >= {"command", "revision", "versions", "hardware"}
+    with Image.open(out / "curve.png") as picture:
+        assert json.loads(picture.text["Description"]).keys() >= {"command", "revision", "hardware"}
     # Trained in several runs.
     assert (working_folder / "curve.png").is_file()
     shown = capsys.readouterr().out
