@@ -65,7 +65,7 @@ def seeds(folder: Path, actors: int) -> Iterator[Path]:
     yield folder / "seed-3"
 
 
-@pytest.mark.parametrize(("entrance", "actors"), [(train_line, 1), (train_line, 64), (python, 4), (seeds, 4)])
+@pytest.mark.parametrize(("entrance", "actors"), [(train_line, 64), (python, 4), (seeds, 4)])
 def test_actors_receive_the_settings_of_the_folder(
     entrance: Callable[[Path, int], Iterator[Path]], actors: int, received: list[RunConfig], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accounts import account_of
 from sessions import quick
 
 from launch.cli import main
@@ -39,10 +40,6 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 
-def status_of(run: Path) -> str:
-    return str(json.loads((run / "summary.json").read_text())["status"])
-
-
 @pytest.mark.parametrize("start", [train, pytest.param(train_in_process, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("error", [RuntimeError("no more disk"), KeyboardInterrupt()])
 def test_a_listeners_error_saves_first(error: BaseException, start: Callable[..., Result], tmp_path: Path) -> None:
@@ -52,7 +49,7 @@ def test_a_listeners_error_saves_first(error: BaseException, start: Callable[...
 
     with pytest.raises(type(error)):
         start(quick(), tmp_path / "run", on_event)
-    assert status_of(tmp_path / "run") == "interrupted"
+    assert account_of(tmp_path / "run")["status"] == "interrupted"
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such game"), KeyboardInterrupt(), OSError("no space")])
@@ -236,7 +233,7 @@ def test_a_run_without_its_parent_is_saved_and_ends(tmp_path: Path) -> None:
     # The child inherited the pipe: it is closed when the run has ended.
     parent.stdout.read()
     parent.wait()
-    assert status_of(tmp_path / "run") == "interrupted"
+    assert account_of(tmp_path / "run")["status"] == "interrupted"
 
 
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

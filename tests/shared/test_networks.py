@@ -141,7 +141,10 @@ def test_images_and_numbers_are_what_numpy_makes_of_their_bytes() -> None:
     of_image = relu(linear(rows[:, 8:] - mean[8:], "image_camera/pixels/"))
     of_numbers = np.tanh(linear(numbers, "trunk_hidden1/"))
     features = relu(linear(np.concatenate([of_image, of_numbers], axis=1), "joint_"))
-    output = made(tf.constant(rows))
+    with tf.GradientTape() as tape:
+        output = made(tf.constant(rows))
+        total = loss(output.heads["policy"], output.heads["value"])
+    assert all(np.any(gradient) for gradient in tape.gradient(total, made.trainable_variables)), "each part learns"
     np.testing.assert_allclose(output.features, features, rtol=1e-4, atol=1e-4)
     for head in HEADS:
         np.testing.assert_allclose(output.heads[head.name], linear(features, f"{head.name}_"), rtol=1e-4, atol=1e-4)

@@ -11,26 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 from waiting import UNTIL_FRAMES
 from watched_processes import Watched
+from written_runs import written_run
 
 from launch.cli import main
 from launch.commands.runs import StopArguments, runs_table, stop
 from launch.output import write_json
-from launch.run.events import Progress
 from launch.run.folder import holder_of, lock_folder
-from launch.run.metrics import row_values
 from launch.run.summary import run_status
 from shared.config import RunConfig
 
 
 def made(folder: Path, config: RunConfig, **row: float) -> None:
-    folder.mkdir(parents=True)
-    write_json(folder / "config.json", msgspec.to_builtins(config))
-    (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(row_values(Progress(**row))) + b"\n")  # type: ignore[arg-type]
+    written_run(folder, [row], config)
     write_json(folder / "summary.json", {"status": "frames_reached", **row})
 
 

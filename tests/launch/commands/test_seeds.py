@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
-from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
+from waiting import UNTIL_FRAMES
+from watched_processes import Watched
 
 from actors.environments import environment_spec
 from launch.cli import main
@@ -45,25 +45,20 @@ def test_seeds_remember_the_run_that_they_start_from(working_folder: Path, monke
 @pytest.mark.slow
 def test_a_killed_run_is_a_failure_and_the_others_are_trained(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    process = start(folder, "--total-frames 100M --side-by-side 2")
-    wait_for(lambda: list(folder.glob("seed-2/checkpoints/*.index")), "a checkpoint", process=process)
-    for seed in (1, 2):
-        holder = holder_of(folder / f"seed-{seed}")
-        os.kill(holder.pid, signal.SIGKILL if seed == 1 else signal.SIGINT)
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert "seed 1: ended with exit code 1\n" in output
-    assert "seed 2: ended with exit code 130\n" in output
-    assert process.returncode == 130
+    with start(folder, "--total-frames 100M --side-by-side 2") as seeds:
+        for seed, number in ((1, signal.SIGKILL), (2, signal.SIGINT)):
+            checkpoints = folder / f"seed-{seed}" / "checkpoints"
+            seeds.wait_for(lambda checkpoints=checkpoints: list(checkpoints.glob("*.index")), "a checkpoint")
+            os.kill(holder_of(checkpoints.parent).pid, number)
+        seeds.end(130)
+    assert "seed 1: ended with exit code 1\n" in seeds.printed()
+    assert "seed 2: ended with exit code 130\n" in seeds.printed()
     assert account_of(folder / "seed-2")["status"] == "interrupted"
 
 
-def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
-    """Two seeds, until the first one has something to go on from."""
+def start(folder: Path, settings: str = "") -> Watched:
     line = f"{SMALL} --seeds 1,2 --run-dir {folder} {settings}"
-    command = [sys.executable, "-m", "launch.cli", *line.split()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: list(folder.glob("seed-1/checkpoints/*.index")), "a checkpoint", process=process)
-    return process
+    return Watched([sys.executable, "-m", "launch.cli", *line.split()], folder.with_suffix(".log"))
 
 
 def test_seeds_go_on_after_an_interrupt_and_share_a_summary(
@@ -71,10 +66,11 @@ def test_seeds_go_on_after_an_interrupt_and_share_a_summary(
 ) -> None:
     """And files with the names of our packages, where the user stands, are not in the way."""
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
-    process = start(folder)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 130, output
+    with start(folder) as seeds:
+        seeds.wait_for(lambda: list(folder.glob("seed-1/checkpoints/*.index")), "a checkpoint")
+        seeds.process.send_signal(signal.SIGINT)
+        seeds.end(130)
+    output = seeds.printed()
     assert "Traceback" not in output
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"]["1"]["status"] == "interrupted"

@@ -1,7 +1,6 @@
 """What a run shows on a terminal or in a pipe; and a run whose terminal or output goes."""
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from accounts import account_of
 from rich.console import Console
 from terminal import DEADLINE_SECONDS, Terminal
 from waiting import UNTIL_FRAMES
@@ -31,17 +31,13 @@ def command(executor: str, run: Path, more: str = "--total-frames 100M") -> list
     return [*TRIBUTARY, *f"{SMALL} --executor {executor} --run-dir {run} {more}".split()]
 
 
-def summary_of(run: Path) -> dict:
-    return json.loads((run / "summary.json").read_text())
-
-
 def check_that_it_goes_on(run: Path) -> None:
     """Resume the run, and see that it starts where it was saved."""
-    before = summary_of(run)
+    before = account_of(run)
     assert (run / "checkpoints" / f"update-{before['updates']}.index").is_file()
     frames = before["frames"] + 500
     assert main(f"train --resume {run} --executor inline --total-frames {frames}".split()) == 0
-    after = summary_of(run)
+    after = account_of(run)
     assert after["frames"] >= frames
     resumed = [row for row in rows(run) if row["elapsed_seconds"] > before["wall_seconds"]]
     assert after["updates"] > before["updates"]
@@ -60,7 +56,7 @@ def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectori
         # A shell passes the signal on to the whole job: to the run a second one, which is no second Ctrl-C.
         os.killpg(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 130
-    assert summary_of(run)["status"] == "interrupted"
+    assert account_of(run)["status"] == "interrupted"
     check_that_it_goes_on(run)
 
 
@@ -76,7 +72,7 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     assert b"run folder" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(DEADLINE_SECONDS) == 0
-    summary = summary_of(run)
+    summary = account_of(run)
     assert summary["status"] == "frames_reached"
     assert rows(run)[-1]["frames"] == summary["frames"]
     assert executor == "ray" or "evaluation of update" in (run / "log.txt").read_text()

@@ -267,15 +267,6 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return world
 
 
-def test_a_node_that_answers_is_not_lost_until_ray_lists_it_no_more(nodes: SimpleNamespace) -> None:
-    assert not nodes.slots.has_lost("w")
-    assert nodes.slots.slots_by_node() == {"h": 2, "w": 4}
-    nodes.listed = [HEAD]
-    assert nodes.slots.has_lost("w")
-    assert nodes.slots.slots_by_node() == {"h": 2}
-    assert nodes.asked == ["w"]
-
-
 def test_a_silent_node_is_lost_tried_again_and_taken_back(nodes: SimpleNamespace) -> None:
     nodes.answering = {"h"}
     # Its other actors need not ask again.
@@ -295,3 +286,8 @@ def test_a_silent_node_is_lost_tried_again_and_taken_back(nodes: SimpleNamespace
         assert nodes.slots.slots_by_node() == {"h": 2, "w": 4}
     assert nodes.asked == ["w", "h", "w", "w"]
     assert not nodes.slots.has_lost("w")
+    # Nothing is asked of a node that Ray lists no more.
+    nodes.listed = [HEAD]
+    assert nodes.slots.has_lost("w")
+    assert nodes.slots.slots_by_node() == {"h": 2}
+    assert nodes.asked == ["w", "h", "w", "w", "w"]

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 from sessions import messages_of, quick, session
+from spaces import Given, registered
+from watched_processes import rows as rows_of
 
 from actors.environments import StepResult, VectorEnvironment
 from launch.loop import worker_pool
@@ -23,10 +25,6 @@ from launch.run.session import longest_episode
 from launch.run.summary import LearnerDeath
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, WeightSnapshot
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_another_seed_gives_other_parameters(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -214,6 +212,19 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
     summary = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3)).run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
+
+
+def test_an_evaluation_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.loop.coordinator._ALLOWED_AGENT_STEPS", 500)
+    endless = Given(Box(-1.0, 1.0, (2,)), Discrete(2), [np.zeros(2, np.float32)] * 10**6)
+    task = {"environment": {"id": registered("Endless-v0", endless)}, "evaluation": {"every_frames": 100}}
+    run = session(quick(**task, total_frames=1_000), tmp_path)
+    summary = run.run()
+    gymnasium.registry.pop("Endless-v0")
+    # Another one would be due 100 frames later.
+    (line,) = (message for message in messages_of(run) if "given up" in message)
+    assert "max_episode_steps=N; no other regular one is played" in line
+    assert summary["status"] == "frames_reached"
 
 
 TARGET = 15.0

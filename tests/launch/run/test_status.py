@@ -10,21 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from untrained_runs import policy_of
 from waiting import UNTIL_FRAMES
+from written_runs import written_run
 
 from actors.environments import environment_spec
 from launch import zoo
 from launch.cli import main
 from launch.output import write_json
 from launch.presets import PRESETS
-from launch.run.events import Progress
 from launch.run.folder import RunFolder, WeightsName, agent_steps_learned, holder_of, lock_folder
 from launch.run.lookup import discard_if_empty, new_run_dir, run_folders, run_path
-from launch.run.metrics import row_values
 from launch.run.summary import reached_limit, run_status
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -66,12 +64,9 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monk
 
 
 def write_run(folder: Path, frames: list[int], *, summary: int | None = None) -> Path:
-    folder.mkdir(parents=True)
-    write_json(folder / "config.json", msgspec.to_builtins(RunConfig(total_frames=100)))
-    rows = [
-        json.dumps(row_values(Progress(frames=n, statistics={"entropy": 0.5}, info={"success": 0.25}))) for n in frames
-    ]
-    (folder / "metrics.jsonl").write_text("\n".join([*rows, '{"frames": 9']))
+    written_run(folder, [{"frames": n} for n in frames], RunConfig(total_frames=100))
+    with (folder / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"frames": 9')
     if summary is not None:
         write_json(folder / "summary.json", {"status": "interrupted", "frames": summary})
     return folder
