@@ -289,9 +289,11 @@ def lock_folder(folder: Path) -> IO[bytes]:
     A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file of a
     lock stays: after its removal two processes could lock two files of this name.
     """
+    path = folder / LOCK_FILE
+    new = not path.exists()
     try:
         # Not truncated when it is opened: its content belongs to the process that holds the lock.
-        file = (folder / LOCK_FILE).open("a+b", buffering=0)
+        file = path.open("a+b", buffering=0)
     except OSError as error:
         raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
     try:
@@ -304,9 +306,9 @@ def lock_folder(folder: Path) -> IO[bytes]:
         )
         if isinstance(error, BlockingIOError):
             problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        else:
-            # No process can hold it.
-            (folder / LOCK_FILE).unlink(missing_ok=True)
+        elif new:
+            # An older one may be locked by a process on another machine, while the lock server does not respond here.
+            path.unlink(missing_ok=True)
         raise ConfigurationError(f"folder {folder} {problem}") from error
     file.truncate(0)
     file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))

@@ -59,7 +59,11 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monk
     with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
         RunFolder(tmp_path / "study" / "run").make()
     assert list(tmp_path.iterdir()) == []
+    # The lock of another machine, whose server does not respond here, is not removed.
     (tmp_path / ".lock").touch()
+    with pytest.raises(ConfigurationError, match="cannot be locked"):
+        lock_folder(tmp_path)
+    assert (tmp_path / ".lock").exists()
     assert holder_of(tmp_path) is None
 
 
