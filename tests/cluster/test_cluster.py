@@ -2,16 +2,18 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
-from nodes import add, drain
+from nodes import add, drain, node_of
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
-from watched_processes import Training, rows
+from watched_processes import Training, rows, without_ray
 
+from launch.cli import main
 from launch.machine import PRETENDED_GPUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -46,6 +48,17 @@ class OnCluster(Training):
     def stop(self) -> tuple[dict[str, Any], str]:
         self.interrupt()
         return account_of(self.folder), self.printed()
+
+
+def pids(cluster: Cluster, title: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.
+        with suppress(OSError, StopIteration):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                node_of(cluster, int(entry.name))
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.fixture
@@ -117,6 +130,16 @@ def test_one_run_has_actors_on_gpus_and_on_cpus(
     assert summary["actor_restarts"] == 0
 
 
+def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
+    marked = add(cluster, 1, learner=1)
+    training = train()
+    training.wait_for_actors(1)
+    (learner,) = pids(cluster, "ray::Learner")
+    assert node_of(cluster, learner).node_id == marked.node_id
+    _, output = training.stop()
+    assert "learner  (1 cores" in output
+
+
 @pytest.mark.smoke
 def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
     marked = add(cluster, 1, learner=1)
@@ -130,3 +153,13 @@ def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train:
     summary, output = training.stop()
     assert summary["learner_restarts"] == 1
     assert "another one goes on from the last checkpoint" in output
+
+
+def test_a_small_cluster_costs_one_line(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(cluster, 2)
+    command = f"train cartpole --address {cluster.address} --actors 7 --run-dir {tmp_path / 'run'}"
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert "--actors 7: there is room for 3" in error
+    assert len(without_ray(error)) == 1
+    assert not (tmp_path / "run").exists()

@@ -26,16 +26,19 @@ def received(monkeypatch: pytest.MonkeyPatch, none_ahead: None) -> list[RunConfi
     """The settings of each actor that was made. Runs in processes of their own are trained in this one."""
     seen: list[RunConfig] = []
 
-    def make(config: RunConfig, *arguments: Any, **named: Any) -> Actor:
-        seen.append(config)
-        return Actor(config, *arguments, **named)
+    class Seen(Actor):
+        def __init__(self, config: RunConfig, *arguments: Any, **named: Any) -> None:
+            seen.append(config)
+            super().__init__(config, *arguments, **named)
 
-    def in_this_process(*arguments: Any, output: Any = None, command: Any = None, **named: Any) -> Any:
-        del output, command
+    def in_this_process(*arguments: Any, **named: Any) -> Any:
+        for of_process in ("output", "command"):
+            named.pop(of_process, None)
         # Signals are of the main thread, and seeds have threads.
-        return library.train(*arguments, **named | {"stop": StopRequest()})
+        named["stop"] = StopRequest()
+        return library.train(*arguments, **named)
 
-    monkeypatch.setattr(inline, "Actor", make)
+    monkeypatch.setattr(inline, "Actor", Seen)
     monkeypatch.setattr("launch.commands.seeds.train_in_process", in_this_process)
     monkeypatch.setattr("launch.python.run.train_in_process", in_this_process)
     return seen
@@ -65,7 +68,27 @@ def seeds(folder: Path, actors: int) -> Iterator[Path]:
     yield folder / "seed-3"
 
 
-@pytest.mark.parametrize(("entrance", "actors"), [(train_line, 64), (python, 4), (seeds, 4)])
+def start_from(folder: Path, actors: int) -> Iterator[Path]:
+    run_line(f"train {PRESET} {NEW} --actors 2 --run-dir {folder / 'first'}")
+    run_line(f"train --start-from {folder / 'first'} {NEW} --actors {actors} --run-dir {folder / 'second'}")
+    yield folder / "second"
+    run_line(f"train --resume {folder / 'second'} {FURTHER}")
+    yield folder / "second"
+
+
+def config_file(folder: Path, actors: int) -> Iterator[Path]:
+    folder.mkdir()
+    file = folder / "mine.toml"
+    file.write_text(f'preset = "{PRESET}"\n[actor]\ntotal_environments = 16\n')
+    run_line(f"train --config {file} {NEW} --actors {actors} --run-dir {folder / 'first'}")
+    run_line(f"train --config {folder / 'first' / 'config.json'} {NEW} --actors 4 --run-dir {folder / 'second'}")
+    yield folder / "second"
+    run_line(f"train --resume {folder / 'second'} {FURTHER}")
+    yield folder / "second"
+
+
+@pytest.mark.parametrize("actors", [1, 4, 64])
+@pytest.mark.parametrize("entrance", [train_line, python, seeds, start_from, config_file])
 def test_actors_receive_the_settings_of_the_folder(
     entrance: Callable[[Path, int], Iterator[Path]], actors: int, received: list[RunConfig], tmp_path: Path
 ) -> None:
@@ -79,3 +102,14 @@ def test_actors_receive_the_settings_of_the_folder(
     assert (of_resumed.actor, of_resumed.learner) == (of_new.actor, of_new.learner)
     in_flight = {config.actor.environments * config.actors for config in (of_new, of_resumed)}
     assert in_flight == {max(of_new.actor.total_environments, of_new.actors)}
+
+
+@pytest.mark.parametrize("actors", [1, 4])
+def test_a_choice_by_hand_reaches_the_actors(actors: int, received: list[RunConfig], tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    run_line(f"train {PRESET} {NEW} --actors {actors} --actor.environments 3 --seeds 1 --run-dir {folder}")
+    assert {config.actor.environments for config in received} == {3}
+    run_line(f"train --resume {folder} {FURTHER} --lr 1e-3")
+    assert {config.actor.environments for config in received} == {3}
+    assert received[-1].optimizer.learning_rate == 1e-3
+    assert received[-1] == RunFolder(folder / "seed-1").read_settings()

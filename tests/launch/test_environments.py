@@ -12,12 +12,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
-from sessions import QUICK
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
+from launch.run.events import Event, Message
 from launch.settings.files import with_settings
 from launch.train import Result, train
 from shared.config import RunConfig
@@ -25,22 +24,34 @@ from shared.config import RunConfig
 MODULE = """
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Dict, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 class Guess(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
-    action_space = MultiDiscrete([3, 2], start=[1, 0])
-    observation_space = Dict({"seen": action_space, "word": Text(9)})
 
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
+    def __init__(self, what, render_mode=None):
+        self.render_mode, self._what, self._t = render_mode, what, 0
+        parts = {"seen": Box(0, 255, (48, 64, 3), np.uint8), "turned": Box(-9, 9, (1,)), "word": Text(9)}
+        self.action_space = Discrete(2)
+        if what == "choices":
+            self.action_space = MultiDiscrete([3, 2], start=[1, 0])
+            parts = {"seen": self.action_space, "word": Text(9)}
+        self.observation_space = Dict(parts)
 
     def _see(self):
         self._right = self.action_space.sample()
-        return {"seen": self._right, "word": "word"}
+        if self._what == "choices":
+            return {"seen": self._right, "word": "word"}
+        # The side that is bright is right, or the other one.
+        turned = self.action_space.sample()
+        seen = {"seen": self.render(), "turned": np.array([18 * turned - 9], np.float32), "word": "word"}
+        self._right = self._right ^ turned
+        return seen
 
     def render(self):
-        return np.full((48, 64, 3), 40 * self._right[0], np.uint8)
+        picture = np.zeros((48, 64, 3), np.uint8)
+        picture[:, 32 * int(np.ravel(self._right)[0] % 2):][:, :32] = 200
+        return picture
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -55,22 +66,41 @@ class Guess(gymnasium.Env):
         info = {"right": reward, "name": "Guess"} if self._t == 10 else {"right": -1.0}
         return self._see(), reward, False, self._t == 10, info
 
-gymnasium.register("Guess-v0", Guess)
+gymnasium.register("Guess-choices-v0", Guess, kwargs={"what": "choices"})
+gymnasium.register("Guess-both-v0", Guess, kwargs={"what": "both"})
 """
 SMALL = f"--executor inline --actors 1 {UNTIL_FRAMES} --optimizer.schedule constant --log-every-seconds 0.5"
+CNN = "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --total-frames 3k"
+# What a picture means turns with a number: a sum of what is seen in each cannot be right.
+BOTH = (
+    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 6e-4 --method.discount 0 "
+    "--method.entropy-cost 0.01 --actor.epochs 2 --actor.minibatches 4 --network.observation-scaling bounds"
+)
 
 
-@pytest.mark.usefixtures("working_folder")
-def test_what_is_seen_is_learned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.usefixtures("working_folder", "short_random_play")
+@pytest.mark.parametrize(
+    ("what", "settings", "inputs", "action", "outputs"),
+    [
+        ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
+        ("both", BOTH, {"image_seen": [None, 36, 36, 1], "vector": [None, 1]}, "discrete", 2),
+    ],
+)
+def test_what_is_seen_is_learned(
+    what: str, settings: str, inputs: Any, action: str, outputs: int, monkeypatch: Any, capsys: pytest.CaptureFixture
+) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("guesses.py").write_text(MODULE)
-    line = f"train cartpole {SMALL} --environment.id guesses:Guess-v0 --environment.log-info right name other"
+    line = (
+        f"train cartpole {SMALL} {settings} --environment.id guesses:Guess-{what}-v0 --environment.log-info right name "
+        f"other --run-dir run"
+    )
     try:
-        assert main(f"{line} --total-frames 8k --environment.normalise-rewards --run-dir run".split()) == 0
+        assert main(line.split()) == 0
         assert "note: left out of observations, as it is text: word" in capsys.readouterr().out
         assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
         result = json.loads(Path("run/evaluation-training.json").read_text())
-        # About 5 of 10 guesses are right by chance: each of the two choices counts half.
+        # About 5 of 10 guesses are right by chance, and with two choices each counts half.
         assert result["mean_return"] > 9.0
         assert list(result["info"]) == ["right"]
         assert result["info"]["right"] > 0.8
@@ -81,13 +111,30 @@ def test_what_is_seen_is_learned(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert Path("film.gif").stat().st_size > 0
         assert main(["export", "run", "--output", "model"]) == 0
         described = json.loads(Path("model/model.json").read_text())
-        assert (described["inputs"]["shape"], described["action"]["kind"]) == ([None, 5], "several discrete")
-        assert described["outputs"]["policy"] == [5]
-        assert main([*line.split(), "--method.name", "q_learning"]) == 2
-        assert "has several actions at once; use actor_critic" in capsys.readouterr().err
+        seen = described["inputs"]
+        shapes = {name: part["shape"] for name, part in seen["named"].items()} if "named" in seen else seen["shape"]
+        assert (shapes, described["action"]["kind"]) == (inputs, action)
+        assert described["outputs"]["policy"] == [outputs]
+        if action == "several discrete":
+            assert main(["train", "cartpole", *line.split()[2:-2], "--method.name", "q_learning"]) == 2
+            assert "has several actions at once; use actor_critic" in capsys.readouterr().err
     finally:
         sys.modules.pop("guesses", None)
-        gymnasium.registry.pop("Guess-v0", None)
+        for name in ("choices", "both"):
+            gymnasium.registry.pop(f"Guess-{name}-v0", None)
+    assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])
+
+
+_QUICK: dict[str, Any] = {
+    "executor": "inline",
+    "actors": 1,
+    "network.name": "mlp",
+    "network.hidden_sizes": (8,),
+    "actor.environments": 2,
+    "actor.unroll_length": 5,
+    "environment.frame_skip": 1,
+    "total_frames": 200,
+}
 
 
 class Awkward(gymnasium.Env):
@@ -114,13 +161,28 @@ class Awkward(gymnasium.Env):
         raise AttributeError("no viewer")
 
 
+class Endless(Awkward):
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return *super().step(action)[:2], False, False, {}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    gymnasium.register("Awkward-v0", Awkward)
+    gymnasium.register("Endless-v0", Endless)
+    yield
+    for name in ("Awkward-v0", "Endless-v0"):
+        gymnasium.registry.pop(name)
+
+
 def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gymnasium.registry, "Awkward-v0", EnvSpec("Awkward-v0", Awkward))
     (tmp_path / "simulator").mkdir()
     monkeypatch.chdir(tmp_path)
     options = {"folder": str(tmp_path / "simulator")}
-    task = {"environment": {"id": "Awkward-v0", "frame_skip": 1, "options": options}, "network.name": "mlp"}
-    config = with_settings(RunConfig(), QUICK | task | {"total_frames": 200})
+    config = with_settings(RunConfig(), _QUICK | {"environment.id": "Awkward-v0", "environment.options": options})
     result: Result = train(config, Path("run"), lambda _: None)
     assert Path.cwd() == tmp_path / "simulator", "the copies of training have changed it"
     # Written after its environments were closed, which raised an error.
@@ -129,6 +191,23 @@ def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monke
     assert summary["status"] == "frames_reached"
     assert list((tmp_path / "run" / "checkpoints").glob(f"update-{summary['updates']}.index"))
     assert not list((tmp_path / "simulator").iterdir())
+
+
+def test_an_evaluation_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.loop.coordinator._ALLOWED_AGENT_STEPS", 500)
+    lines: list[str] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Message) and "given up" in event.text:
+            lines.append(event.text)
+
+    settings = {"environment.id": "Endless-v0", "total_frames": 1_000, "evaluation.every_frames": 100}
+    result = train(with_settings(RunConfig(), _QUICK | settings), tmp_path / "run", on_event)
+    # Another one would be due 100 frames later.
+    (line,) = lines
+    assert "is given up: it took " in line
+    assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N; no other regular one is played" in line
+    assert result.status == "frames_reached"
 
 
 THEIRS = """
@@ -168,6 +247,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
     module = Module(tmp_path)
     yield module
     module.forget()
+
+
+def test_the_process_that_made_a_run_imports_its_module_again(module: Module) -> None:
+    environment = "--environment.id Their-v0 --environment.import their_environments"
+    assert main(f"train cartpole {TINY} {environment} --executor inline --run-dir run".split()) == 0
+    assert module.imports == 1
+    module.forget()
+    assert main(["evaluate", "run", "--episodes", "2"]) == 0
+    assert module.imports == 2
+    assert json.loads(Path("run/evaluation-training.json").read_text())["episodes"] == 2
 
 
 @pytest.fixture
@@ -218,7 +307,6 @@ def test_imports_need_permission(module: Module, run_of_another_process: Path, r
         ("--environment.import no_such_module", "--environment.import no_such_module: there is no such module"),
         ("--environment.import not-a-name", "--environment.import not-a-name: is no module's name"),
         ("--environment.import lacks", "--environment.import lacks: cannot be imported: ModuleNotFoundError"),
-        ("--environment.import ends", "--environment.import ends: cannot be imported: SystemExit"),
         ("--environment.id Their-v0", "or name the module that registers it: --environment.import MODULE"),
         ("--environment.id their_environments:Other-v0", "--environment.id their_environments:Other-v0: no such"),
     ],
@@ -226,5 +314,4 @@ def test_imports_need_permission(module: Module, run_of_another_process: Path, r
 @pytest.mark.usefixtures("module")
 def test_what_cannot_be_imported_is_one_line(environment: str, line: str, refused: Callable[[str], str]) -> None:
     Path("lacks.py").write_text("import no_such_module")
-    Path("ends.py").write_text("import sys; sys.exit(3)")
     assert line in refused(f"train cartpole {environment}")

@@ -1,10 +1,15 @@
 """Runs whose actors are on a GPU, which this machine pretends to have: its CPU computes their graphs."""
 
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
+from environments import ROOT
+from watched_processes import Watched, actor_processes, rows
 
 from actors.environments import environment_spec
 from launch import machine
@@ -57,6 +62,27 @@ def test_a_run_is_evaluated_and_resumed_on_the_cpu_and_back(monkeypatch: pytest.
     last = account_of(Path("run"))
     assert last["agent_steps_sampled"] >= 800
     assert last["updates"] > first["updates"]
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_killed_is_replaced_and_the_run_resumes(tmp_path: Path) -> None:
+    run, pretended = tmp_path / "run", {PRETENDED_GPUS: "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-m", "launch.cli", "train"]
+    started = [*command, "pong", *SMALL.split(), "--evaluation.every-frames", "0", "--run-dir", run]
+    with Watched(started, tmp_path / "log", pretended, cwd=tmp_path) as process:
+        process.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "it learns")
+        victim = actor_processes(process.process.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        process.wait_for(lambda: "actor 2 replaces actor" in process.printed(), "the actor is replaced")
+        process.process.send_signal(signal.SIGINT)
+        process.end(130)
+        assert "2 GPU actors, each with one thread that launches graphs and" in " ".join(process.printed().split())
+    interrupted = account_of(run)
+    assert interrupted["actor_restarts"] == 1
+    frames = interrupted["frames"] + 400
+    with Watched([*command, "--resume", run, "--total-frames", frames], tmp_path / "log", pretended) as process:
+        process.end(0)
+    assert account_of(run)["frames"] >= frames
 
 
 # ---- Placement
@@ -158,16 +184,20 @@ def test_environments_are_divided_into_equally_long_vectors() -> None:
 
 def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
     auto = config_of(actor__device="auto")
+    config, line = on_device(auto, spec, 1)
+    assert (config.actor.device, line) == (
+        "gpu",
+        "device:       actors on the GPU: the network is convolutional, and there is one",
+    )
+    config, line = on_device(auto, spec, 0)
+    assert (config.actor.device, line) == ("cpu", "device:       actors on the CPU: there is no GPU")
     cartpole = config_of("cartpole", actor__device="auto")
     spec_of_numbers = environment_spec(cartpole.environment)
-    for requested, seen, gpus, device, why in (
-        (auto, spec, 1, "gpu", "the network is convolutional"),
-        (auto, spec, 0, "cpu", "there is no GPU"),
-        (cartpole, spec_of_numbers, 1, "cpu", "mlp is not convolutional"),
-    ):
-        config, line = on_device(requested, seen, gpus)
-        assert config.actor.device == device
-        assert why in line
+    config, line = on_device(cartpole, spec_of_numbers, 1)
+    assert (config.actor.device, line) == (
+        "cpu",
+        "device:       actors on the CPU: --network.name mlp is not convolutional",
+    )
     requested = config_of("cartpole")
     assert on_device(requested, spec_of_numbers, 1) == (requested, None)
     assert on_device(PONG, spec, 1) == (PONG, None)

@@ -123,3 +123,16 @@ def test_an_evaluation_ends_with_an_actor(more: str, tmp_path: Path) -> None:
     summary = account_of(run)
     assert (summary["status"], summary["evaluation"]) == ("interrupted", None)
     assert summary["evaluation_agent_steps"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
+def test_a_crossing_is_confirmed_by_the_actors(more: str, tmp_path: Path) -> None:
+    settings = SMALL.replace("--stop-at-return None", "--stop-at-return 15")
+    summary = train(f"{settings} --actors 2 {more}", tmp_path / "run")
+    assert summary["status"] == "return_reached"
+    assert "actors: all are at work" in (tmp_path / "run" / "log.txt").read_text()
+    assert summary["confirmed_crossing"]["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
+    assert summary["evaluation"]["confirms"]
+    assert summary["evaluation"]["episodes"] in (40, 60, 80, 100)
+    assert 0.0 < summary["evaluation_seconds"] < summary["wall_seconds"]

@@ -13,7 +13,7 @@ from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import run as module
 from launch.python.run import Training
-from launch.run.events import Message, Row, Started
+from launch.run.events import Event, Message, Row, Started
 from launch.settings.resolve import ResolvedRun
 from launch.train import OnEvent, Result
 from shared.config import RunConfig
@@ -81,12 +81,19 @@ def test_a_stop_before_training_is_no_interrupt_that_nobody_typed(make: Make) ->
         under_way.wait()
 
 
-def test_a_callback_stops_the_run(make: Make, capsys: pytest.CaptureFixture) -> None:
-    seen: list[dict[str, Any]] = []
-    under_way = make(Run(), on_row=lambda row: seen.append(row) or False)
+@pytest.mark.parametrize(("name", "kinds"), [("on_row", [dict]), ("on_event", [Message, Started, Row])])
+def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, capsys: pytest.CaptureFixture) -> None:
+    seen: list[Event | dict[str, Any]] = []
+
+    def callback(event: Event | dict[str, Any], *handle: Training) -> bool:
+        assert handle == ((under_way,) if name == "on_event" else ())
+        seen.append(event)
+        return not isinstance(event, Row | dict)
+
+    under_way = make(Run(), **{name: callback})
     under_way.follow()
     under_way.wait()
-    assert seen == [{"frames": 8}]
+    assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
 
 

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,15 +30,21 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array
 
+HOLD = "import sys, pathlib; from launch.run.folder import lock_folder; lock = lock_folder(pathlib.Path(sys.argv[1]))"
 
-def test_a_folder_names_the_process_that_holds_it(tmp_path: Path) -> None:
+
+def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
-    with lock_folder(tmp_path):
+    command = [sys.executable, "-c", f"{HOLD}; print('held', flush=True); sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
         holder = holder_of(tmp_path)
-        assert (holder.pid, holder.host, holder.here) == (os.getpid(), socket.gethostname(), True)
+        assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
         with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
             lock_folder(tmp_path)
         assert holder_of(tmp_path) == holder, "who is refused leaves the name of the holder"
+        process.kill()
+        process.wait()
     assert holder_of(tmp_path) is None
 
 

@@ -1,6 +1,7 @@
 """Evaluations of a run and the rules by which it stops."""
 
 import json
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +73,45 @@ def test_returns_that_are_not_finite_are_in_no_mean(bad: float) -> None:
     returns.add(0, ended_in(np.array([5]), np.array([2.0])))
     assert count(returns, actors=1)
     assert (returns.untrained, returns.mean) == (2.0, 2.0)
+
+
+LENGTHS = {
+    "1 or 1,000": (500.5, lambda random, n: np.where(random.random(n) < 0.5, 1, 1_000)),
+    "exponential": (300.0, lambda random, n: random.geometric(1 / 300, n)),
+    "a tenth are long": (309.0, lambda random, n: np.where(random.random(n) < 0.9, 10, 3_000)),
+}
+
+
+@pytest.mark.parametrize("environments", [64, 256])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_the_mean_return_of_training_is_of_all_episodes_not_of_the_first_to_end(
+    lengths: str, environments: int
+) -> None:
+    """Environments that begin together and whose return is the length. Here each step of an ended one resets it."""
+    true, draw = LENGTHS[lengths]
+    random, returns, last = np.random.default_rng(0), TrainingReturns(environments), deque[float](maxlen=100)
+    left, length = np.zeros((2, environments), int)
+    which, ended_returns, means = [], [], []
+    for step in range(1, 12_001):
+        new = left == 0
+        length[new] = left[new] = draw(random, new.sum())
+        left -= 1
+        over = np.flatnonzero(left == 0)
+        which += over.tolist()
+        ended_returns += length[over].tolist()
+        if step % 100:
+            continue
+        last.extend(ended_returns)
+        returns.add(0, ended_in(np.array(which, int), np.array(ended_returns, float)))
+        which, ended_returns = [], []
+        returns.update(len(last), 1)
+        if step == 500 and lengths != "exponential":
+            assert np.mean(last) < 0.1 * true
+        if step % 1_000 == 500 and returns.mean is not None:
+            means.append(returns.mean)
+    deviation = true / np.sqrt(environments) * (3 if lengths == "a tenth are long" else 1)
+    assert returns.untrained == pytest.approx(true, abs=3 * deviation)
+    assert np.mean(means) == pytest.approx(true, abs=2 * deviation)
 
 
 def at(episodes: int, mean: float | None = 19.0, recent: float | None = None) -> TrainingPoint:
