@@ -54,7 +54,7 @@ _Read = TypeVar("_Read")
 _LEGEND_CHARACTERS, _Y_CHARACTERS = 35, 30
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES, _ONLY_PANEL_INCHES = (3.2, 2.5), (7.0, 4.0)
-_X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
+_SECONDS = {"hours": 3600, "minutes": 60, "seconds": 1}
 _Y_LABELS = {
     TRAINING_RETURN: "return, mean of the last 100 training episodes",
     EVALUATION_RETURN: "return, mean of an evaluation",
@@ -164,10 +164,10 @@ def curves_figure(groups: Sequence[Band], x: XAxis, y: str) -> Iterator["Figure"
     width, height = _PANEL_INCHES if len(panels) > 1 else _ONLY_PANEL_INCHES
     with figure(width * columns, height * rows, columns, rows) as (drawn, every):
         for axes, inside in zip(every, panels, strict=False):
-            _draw_panel(axes, inside, x, y)
+            _draw_panel(axes, inside, y)
         for axes in every[len(panels) :]:
             axes.remove()
-        drawn.supxlabel(_X_LABELS[x], fontsize="medium")
+        _label_x(drawn, x)
         yield drawn
 
 
@@ -175,8 +175,8 @@ def panels_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, flo
     """A picture of the curves of each environment, `size` inches large."""
     for groups in _by_environment(bands(curves)):
         with figure(*size) as (drawn, (axes,)):
-            _draw_panel(axes, groups, x, y, legend=legend)
-            drawn.supxlabel(_X_LABELS[x], fontsize="medium")
+            _draw_panel(axes, groups, y, legend=legend)
+            _label_x(drawn, x)
             yield as_svg(drawn)
 
 
@@ -187,10 +187,24 @@ def _by_environment(groups: Sequence[Band]) -> list[list[Band]]:
     return list(found.values())
 
 
-def _draw_panel(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, *, legend: bool = True) -> None:
-    """Draw groups of one environment, which is the title."""
-    from matplotlib.ticker import EngFormatter
+def _label_x(drawn: "Figure", x: XAxis) -> None:
+    """The label and the ticks of all panels: of a time in the largest unit of which it is at least two."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
+    longest = max(axes.get_xlim()[1] for axes in drawn.axes)
+    unit, seconds = next((item for item in _SECONDS.items() if longest >= 2 * item[1]), ("seconds", 1))
+    for axes in drawn.axes:
+        if x == "seconds":
+            last = axes.get_xlim()[1]
+            ticks = [tick for tick in MaxNLocator(6).tick_values(0, last / seconds) if tick * seconds <= last]
+            axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g}" for tick in ticks])
+        else:
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    drawn.supxlabel(f"{unit} of training" if x == "seconds" else x.replace("_", " "), fontsize="medium")
+
+
+def _draw_panel(axes: "Axes", groups: Sequence[Band], y: str, *, legend: bool = True) -> None:
+    """Draw groups of one environment, which is the title."""
     for colour, band in zip(cycle(COLOURS), groups, strict=False):
         _draw_band(axes, colour, band)
     single = all(len(band.curves) == 1 for band in groups)
@@ -198,8 +212,6 @@ def _draw_panel(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, *, legen
     y_label = textwrap.fill(_Y_LABELS.get(y, y.replace("_", " ")), _Y_CHARACTERS)
     axes.set(title=groups[0].environment + how, ylabel=y_label)
     axes.set_xlim(left=0)
-    if x != "seconds":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     handles, labels = axes.get_legend_handles_labels()
     if legend and handles:
         # Wrapped, because a legend as wide as the picture leaves no room for curves.

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
-from launch.results.curves import Curve, bands, curve_of, read_metrics, read_rows
+from launch.results.curves import Curve, XAxis, bands, curve_of, read_metrics, read_rows
 from launch.results.plot import curves_figure, default_output
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
@@ -71,8 +71,8 @@ PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3
 QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 2, [0.0, 4_000.0], rate=2e-3)]
 
 
-def drawn(curves: Sequence[Curve]) -> list[Axes]:
-    with curves_figure(bands(curves), "frames", "return") as figure:
+def drawn(curves: Sequence[Curve], x: XAxis = "frames") -> list[Axes]:
+    with curves_figure(bands(curves), x, "return") as figure:
         return figure.axes
 
 
@@ -95,6 +95,20 @@ def test_each_environment_has_its_own_scale() -> None:
     assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
     (pong,) = drawn([PONG[0], curve("ALE/Pong-v5", 1, [0.0, 1.0], rate=2e-3, preset="")])
     assert legend(pong) == ["pong", "no preset"]
+
+
+def test_a_time_is_in_its_largest_unit() -> None:
+    for seconds, label, ticks in (
+        (100, "seconds", ["0", "20"]),
+        (3600, "minutes", ["0", "15"]),
+        (10**5, "hours", ["0", "5"]),
+    ):
+        (axes,) = drawn([PONG[0]._replace(x=np.array([0.0, seconds]))], "seconds")
+        assert axes.figure.get_supxlabel() == f"{label} of training"
+        shown = [tick.get_text() for tick in axes.get_xticklabels()]
+        assert shown[:2] == ticks
+        assert axes.get_xticks()[1] == int(ticks[1]) * {"seconds": 1, "minutes": 60, "hours": 3600}[label]
+        assert seconds / 2 < axes.get_xticks()[-1] <= axes.get_xlim()[1]
 
 
 def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
