@@ -133,6 +133,17 @@ def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
     assert node.actors.tape == ["evaluate 1", "evaluate 1"]
 
 
+def test_a_part_of_an_evaluation_before_is_not_passed_on() -> None:
+    node, share = Node(actors=1, k=1, hang_seconds=20.0), EvaluationShare(5, "sampled", 0, 2, 1)
+    node.collect(report(1, 1, 1.0, 1.0))
+    node.collect(6.0, share=share)
+    late = part(node.actors, 1, 3.0, 4.0)
+    node.collect(late, 6.0, version=8, share=share._replace(number=6))
+    assert node.actors.tape == ["publish 8", "publish evaluated 8", "evaluate 1"]
+    again = part(node.actors, 1, 5.0, 6.0)
+    assert node.collect(again, share=share._replace(number=6)) is again
+
+
 def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
     node = Node(actors=2, k=2)
     summed = node.collect(

@@ -87,6 +87,14 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
     assert kinds(events, 3) == [Outcome, Failed, Replaced], "an actor that has reported is replaced at once"
 
 
+def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=9)
+    executor.completions += [report(0, 1, 0), Failed(1, "gone"), Failed(2, "gone, too"), report(0, 2, 1)]
+    assert kinds(events, 4) == [Outcome, Failed, Replaced, Failed]
+    coordinator.stop()
+    assert [type(event) for event in events] == [Outcome]
+
+
 @pytest.mark.parametrize("reported", [False, True])
 def test_errors_from_the_first_rollout_on_stop_the_run_early(reported: bool, cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, actors=2, max_restarts=9)
@@ -292,11 +300,33 @@ def test_an_evaluation_is_given_up_when_an_actor_dies_with_its_share(cartpole: R
     assert coordinator.evaluate("sampled", EVALUATION)
 
 
+def test_an_evaluation_is_given_up_when_the_node_of_a_share_drains(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole)
+    executor.going, executor.wanted, executor.clock.now = [1], 1, 5.0
+    executor.completions += [None, part(executor, 1)]
+    assert [next(events), type(next(events)), next(events)] == [None, EvaluationPart, Drained(1)]
+    assert isinstance(next(events), EvaluationLost)
+    assert executor.tape.count("evaluate 1") == 1
+    assert not coordinator.evaluates
+
+
 def test_a_node_that_loses_an_actor_gives_up_the_evaluation(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = evaluating(cartpole)
     executor.completions += [ChildEvent(0, Failed(1_000_001, "gone"), 1)]
     assert kinds(events, 2) == [Failed, EvaluationLost]
     assert not coordinator.evaluates
+
+
+def test_a_part_of_an_evaluation_that_was_given_up_is_in_no_other(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole, evaluation=EvaluationConfig(episodes=20, environments=2))
+    late = part(executor, 1, 99.0)
+    assert coordinator.give_up_evaluation() is not None
+    assert coordinator.evaluate("sampled", EvaluationConfig(episodes=2, environments=2))
+    executor.completions += [part(executor, 0), late]
+    assert kinds(events, 2) == [EvaluationPart] * 2
+    executor.completions += [part(executor, actor_id, 1.0) for actor_id in (0, 1)]
+    *_, result = (next(events) for _ in range(3))
+    np.testing.assert_array_equal(result.episodes.returns, [1.0, 1.0])
 
 
 def test_shares_of_nodes_are_as_large_as_their_numbers_of_actors() -> None:
@@ -338,9 +368,12 @@ def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig)
     assert executor.tape[-1] == "evaluate 0"
 
 
-def test_an_evaluation_of_the_longest_episodes_goes_on(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, 1, longest_episode=20_000)
-    executor.completions += [report(0, 1, 0), report(0, 2, 1)]
+@pytest.mark.parametrize(("longest_episode", "trained"), [(20_000, 1), (0, 1_600_000)])
+def test_an_evaluation_of_the_longest_episodes_or_after_long_training_goes_on(
+    longest_episode: int, trained: int, cartpole: RunConfig
+) -> None:
+    executor, events, coordinator, _ = make(cartpole, 1, longest_episode=longest_episode)
+    executor.completions += [report(0, 1, 0)._replace(agent_steps=trained), report(0, 2, 1)]
     next(events)
     assert coordinator.evaluate("sampled", EVALUATION)
     next(events)
