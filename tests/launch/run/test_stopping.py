@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -204,8 +205,8 @@ def test_after_a_failed_confirmation_the_next_one_waits() -> None:
     assert confirmed(evaluations, 18.7, at(400))
     assert (target.first.update, target.confirmed.update) == (170, 400)
     assert target.confirmed.evaluation_mean_return == 18.7
-    other = restored(evaluations, ReturnTarget(19.0, "training")).target
-    assert other.first is None, "another target was not crossed"
+    for other in (ReturnTarget(19.0, "training"), target_of("evaluation")):
+        assert restored(evaluations, other).target.first is None, "another target was not crossed"
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
@@ -269,6 +270,15 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     assert updates(evaluations, at(39), at(40)) == [40], "one that was lost comes with the next"
     evaluations.lose(EvaluationLost("it does not end", 0, endless=True), at(45))
     assert updates(evaluations, at(1_000)) == [], "another one would not end either"
+
+
+def test_a_confirmation_moves_no_regular_evaluation() -> None:
+    evaluations = evaluations_of(target_of(), every_frames=400)
+    assert updates(evaluations, at(170, 17.0)) == [170]
+    assert not confirmed(evaluations, 17.0, at(171))
+    assert updates(evaluations, at(175, 18.0)) == [175]
+    assert not confirmed(evaluations, 10.0, at(176), 10_000)
+    assert updates(evaluations, at(179), at(180)) == [180]
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
@@ -369,12 +379,13 @@ def recent(*reports: tuple[int, float, int, int]) -> float | None:
 def test_the_rewards_of_a_rollout_of_several_reports_count_with_all_of_its_steps() -> None:
     estimate, seen = RecentReturn(), set()
     for _ in range(20):
-        # All rewards of the 512 agent steps, and all episodes, come with the first report.
-        for part in range(4):
+        # All rewards of the 512 agent steps, and all episodes, come with the first report. Two actors take turns.
+        for part, actor_id in product(range(4), (0, 1)):
             episodes = (
                 EpisodeStats(np.zeros(17), np.full(17, 30)) if part == 0 else EpisodeStats(np.empty(0), np.empty(0))
             )
-            report = gradient_report(0, 1, agent_steps=128)._replace(rewards=0.0 if part else 512.0, episodes=episodes)
+            report = gradient_report(actor_id, 1, agent_steps=128)
+            report = report._replace(rewards=0.0 if part else 512.0, episodes=episodes)
             estimate.add(report._replace(new_steps_follow=part < 3))
             seen.add(estimate.value)
     assert seen == {None, 30.0}
