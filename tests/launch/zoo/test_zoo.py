@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
 from launch.commands.train import TrainArguments
+from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
 from launch.run.lookup import run_path
 from launch.settings.files import named, read_config_file
 from launch.settings.parse import parse
-from launch.settings.resolve import resolve_request
+from launch.settings.resolve import resolve_request, resolved
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -192,6 +194,21 @@ def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
     """A setting that is removed or added: write these files anew, with equal behaviour."""
     read_config_file(file)
     assert named(json.loads(file.read_text())).keys() == named(msgspec.to_builtins(RunConfig())).keys()
+
+
+# What the documents tell as results of presets of today.
+MADE_BY = {zoo.FOLDER / agent: preset for agent, preset in (("qbert", "atari"), ("pong-a3c", "a3c"))}
+MADE_BY |= {zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm", **{file.parent: "pong" for file in RUNS}}
+
+
+@pytest.mark.parametrize("folder", MADE_BY, ids=lambda folder: folder.name)
+def test_what_the_presets_made_has_their_settings(folder: Path) -> None:
+    """A preset that is changed: measure it anew, or tell in docs/scores.md and docs/a3c.md which one was measured."""
+    config, preset = RunFolder(folder).read_settings(), PRESETS[MADE_BY[folder]].config
+    # The words of their commands.
+    typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return")}
+    game = replace(preset.environment, id=config.environment.id)
+    assert resolved(replace(preset, environment=game, **typed), int(config.actors)) == config
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda file: file.parent.name)
