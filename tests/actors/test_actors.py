@@ -237,6 +237,21 @@ def test_an_evaluation_in_between_changes_no_gradient(more: dict, cartpole: RunC
         interrupted.evaluate(other, None, SHARE._replace(number=call // 3))
 
 
+def test_the_seconds_of_an_evaluation_are_in_no_stage(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, play = [0.0], Evaluator.play
+
+    def slow(evaluator: Evaluator, *arguments: int, **others: int) -> EvaluationPart:
+        now[0] += 100.0
+        return play(evaluator, *arguments, **others)
+
+    monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Evaluator, "play", slow)
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3))
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
+    actor.evaluate(snapshot, None, SHARE)
+    assert sum(actor.run(snapshot).stage_seconds) == 0.0
+
+
 def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig) -> None:
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=11, environments=5))
     actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))

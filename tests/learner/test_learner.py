@@ -41,7 +41,8 @@ def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> Non
     assert learner.account.ledger.sampled == 100
     assert learner.account.ledger.applied == 30
     assert learner.snapshot() is before
-    assert learner.submit(report(10, version=2)).policy_lag == 1
+    assert learner.submit(report(10, version=2)).dropped is None
+    assert learner.account.lag_counts == {0: 3, 1: 1}, "of those that were accepted"
 
 
 def test_the_account_of_non_finite_reports_survives_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
