@@ -60,11 +60,11 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
-    write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 35])))
+    write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 25, 35])))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"frames": 40, "tu')
     found = [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))]
-    assert found == [(10, 0), (20, 1), (25, 3), (35, 4)]
+    assert found == [(10, 0), (20, 1), (25, 4), (35, 5)]
 
 
 PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3)]

@@ -135,6 +135,17 @@ def test_an_interval_of_later_gradients_has_no_passes(cartpole: RunConfig, tmp_p
     assert "learning/passes" not in scalars(row)
 
 
+def test_a_row_is_of_accepted_gradients_and_of_each_episode_once(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = Played(cartpole, tmp_path)
+    run.report(1, returns=(3.0,), statistics={"entropy": 0.5})
+    # A duplicate, and one of unknown weights, whose episode was played, too.
+    run.report(1, returns=(3.0,), statistics={"entropy": 9.0})
+    run.report(2, version=9, returns=(5.0,), statistics={"entropy": 9.0})
+    row = run.metrics.progress()
+    assert (row.policy_lag_counts, row.statistics) == ({0: 1}, {"entropy": 0.5})
+    assert (row.interval_episodes, row.interval_mean_return) == (2, 4.0)
+
+
 def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig, tmp_path: Path) -> None:
     run, warned_at = Played(cartpole, tmp_path), list[int]()
     for sequence, explained in enumerate([0.0, 0.5, *[0.0] * 8], 1):

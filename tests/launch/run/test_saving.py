@@ -41,7 +41,7 @@ NAN, INF = float("nan"), float("inf")
     ("offers", "kept"),
     [
         # A learner that died before its next checkpoint goes on with the best weights of the file.
-        ([(20.0, "evaluation"), None, (19.0, "evaluation"), (21.0, "evaluation")], [0, 0, 3]),
+        ([(20.0, "evaluation"), None, *((mean, "evaluation") for mean in (19.0, 21.0, 21.0))], [0, 0, 3, 3]),
         # Like is compared with like, and a confirmation says more than luck.
         (
             [
