@@ -46,12 +46,15 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
         process.kill()
         process.wait()
     assert holder_of(tmp_path) is None
+    with lock_folder(tmp_path):
+        assert holder_of(tmp_path).pid == os.getpid(), "the name of the process before is gone"
 
 
 def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock_folder(tmp_path).close()
     look = (tmp_path / ".lock").open()
     fcntl.flock(look, fcntl.LOCK_SH)
+    assert holder_of(tmp_path) is None, "another look is no run"
     # The first try meets the look, which is over by the second.
     monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
     lock_folder(tmp_path).close()
