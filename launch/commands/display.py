@@ -155,13 +155,14 @@ class Display:
 
 
 def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
-    """A label and the time until the frames or the seconds run out, at the present speed.
+    """A label and the time until the frames or the seconds run out, at the mean speed of the run: a confirmation slows
+    training down for some intervals.
 
     It is an upper bound for a run that ends at a return.
     """
-    if not progress.frames_per_second:
+    if not progress.frames:
         return "left", duration(None)
-    left = (config.total_frames - progress.frames) / progress.frames_per_second
+    left = (config.total_frames - progress.frames) * progress.elapsed_seconds / progress.frames
     if config.stop_after_seconds is not None:
         left = min(left, config.stop_after_seconds - progress.elapsed_seconds)
     return "left at most" if config.stop_at_return is not None else "left", duration(max(0.0, left))

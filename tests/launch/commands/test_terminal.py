@@ -17,7 +17,7 @@ from waiting import UNTIL_FRAMES
 from watched_processes import rows
 
 from launch.cli import main
-from launch.commands.display import Display, progress_table, summary_lines
+from launch.commands.display import Display, progress_line, progress_table, summary_lines
 from launch.presets import PRESETS
 from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
@@ -177,6 +177,12 @@ def test_80_columns_show_whole_numbers(columns: int, parts: tuple[str, ...]) -> 
     console.print(progress_table(LARGE, replace(PRESETS["pong"].config, total_frames=40_000_000)))
     assert "…" not in shown_by(console)
     assert [part for part in parts if part not in shown_by(console)] == []
+
+
+def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> None:
+    """As one in which actors play a confirmation."""
+    slow = Progress(elapsed_seconds=600.0, frames=300_000, frames_per_second=5.0)
+    assert progress_line(slow, replace(cartpole, total_frames=1_200_000)).endswith(" 0:30:00")
 
 
 @pytest.mark.parametrize(
