@@ -270,6 +270,13 @@ def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig
     assert not set(np.concatenate([part.games for part in parts])) & set(np.concatenate([part.games for part in again]))
 
 
+def test_a_reset_is_no_agent_step_of_an_evaluation(cartpole: RunConfig) -> None:
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=3, environments=1))
+    share = EvaluationShare(1, "sampled", 0, 1, 3)
+    parts = evaluated(make_actor(config), WeightSnapshot(0, first_weights(config)), share)
+    assert sum(part.agent_steps for part in parts) == sum(part.episodes.lengths.sum() for part in parts)
+
+
 def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> None:
     """All weights 0: greedy episodes differ by their starts only."""
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3, policy="greedy"))

@@ -107,6 +107,20 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
     assert len({gradient.tobytes() for gradient in gradients}) == len(gradients)
 
 
+def test_what_is_dropped_of_a_rollout_is_in_no_gradient_yet(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = reused(cartpole, epochs=2, minibatches=2)
+    rollouts, weights = recording(monkeypatch), first_weights(config)
+    make_actor(config).run(WeightSnapshot(0, weights))
+    minibatches = Minibatches(config, environment_spec(config.environment), make_policy(config), seed=0)
+    for taken in (1, 2, 3):
+        minibatches.begin(rollouts[0])
+        agent_steps = sum(minibatches.next().agent_steps for _ in range(taken))
+        assert agent_steps + minibatches.drop() == rollouts[0].mask.sum()
+        assert minibatches.rollout_is_done
+
+
 def test_later_gradients_are_at_the_newest_weights(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out for one whole-rollout minibatch: returns, advantages and probabilities are those of acting."""
     config = reused(replace(cartpole, method=MethodConfig(return_lambda=0.9, clip_ratio=0.1)), 2, 1)
