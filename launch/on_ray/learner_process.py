@@ -154,7 +154,8 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
         RayError: the run failed, or its learner died more often than it may.
-        KeyboardInterrupt: the run was stopped while it waited for nodes. Its last checkpoint is its result.
+        KeyboardInterrupt: the run was stopped while it waited for nodes, or for another learner to be ready. Its last
+            checkpoint is its result.
     """
     for restarts in itertools.count():
         if not start.placement.here:
@@ -163,6 +164,11 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         learner = RemoteLearner(process, start.folder, say)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
+        except StoppedBeforeTrainingError:
+            if start.death is None or not start.resume:
+                raise
+            # What the learners before it have saved must not be taken for nothing, and discarded.
+            raise KeyboardInterrupt from None
         except RayTaskError as error:
             # It raised and its process lives: another one would raise the same.
             if restarts == 0 and isinstance(error.cause, ConfigurationError):

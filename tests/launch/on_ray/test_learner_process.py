@@ -104,11 +104,14 @@ def run(
         def start(how: LearnerStart) -> FakeLearner:
             starts.append(how)
             agent_steps, end = next(ends)
-            return FakeLearner(end, agent_steps)
+            learner = FakeLearner(end, agent_steps)
+            # One without an end has not started yet.
+            learner.responds = end is not PENDING
+            return learner
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view()
-            if interrupt:
+            if interrupt or wait() is None:
                 stop.requested = True
                 pass_on()
             return wait()
@@ -166,6 +169,19 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, monkeypatch: p
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     with pytest.raises(KeyboardInterrupt):
         run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
+    saved: bool, run: Callable, tmp_path: Path
+) -> None:
+    """A run that was stopped before training is discarded with its folder."""
+    if saved:
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints" / "update-10.index").touch()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        run((120, DIED), (0, PENDING))
+    assert isinstance(stopped.value, StoppedBeforeTrainingError) == (not saved)
 
 
 @pytest.mark.parametrize("resume", [False, True])
