@@ -51,7 +51,9 @@ class GradientAggregator:
         self._gradients = gradients
         # The limit on replacements is the run's, and the learner's process applies it: it counts all nodes.
         self._pool = WorkerPool(executor, replace(supervision, max_restarts=sys.maxsize), clock)
-        self._clock, self._patience = clock, supervision.hang_seconds / _HEARTBEATS
+        # By --supervision.start-seconds before the first sum, and again after a change among the actors.
+        silence = min(supervision.hang_seconds, supervision.start_seconds)
+        self._clock, self._patience = clock, silence / _HEARTBEATS
         self._version: int | None = None
         # Actors that have reported and wait for a dispatch.
         self._idle: list[int] = []
@@ -70,7 +72,7 @@ class GradientAggregator:
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None = None
     ) -> CallResult:
         """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
-        --supervision.hang-seconds. The actor id of a result is 0.
+        --supervision.hang-seconds, or of --supervision.start-seconds if these are fewer. The actor id of a result is 0.
 
         After all but a sum the sum so far is kept for the next call. `share` is that of all actors here; without one
         they give up the evaluation that they play. The actors are supervised here, this process by the caller.
@@ -152,6 +154,8 @@ class GradientAggregator:
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)
+        # That of a rollout which is not finite comes without a heartbeat.
+        self._ahead.discard(report.actor_id)
         gradient, finite = report.gradient, not report.non_finite
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
