@@ -168,6 +168,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
             if start.death is None or not start.resume:
                 raise
             # What the learners before it have saved must not be taken for nothing, and discarded.
+            say("stopped before another learner was ready: the run ends with its last checkpoint")
             raise KeyboardInterrupt from None
         except RayTaskError as error:
             # It raised and its process lives: another one would raise the same.

@@ -248,7 +248,9 @@ class Training:
             self._error = error
             if isinstance(error, KeyboardInterrupt) and not self._stop.interrupted:
                 # Nobody pressed Ctrl-C.
-                self._error = TrainingFailedError("the run was stopped before it trained: there is nothing to save")
+                kept = RunFolder(self.path).has_checkpoint
+                what = "its last checkpoint is kept" if kept else "there is nothing to save"
+                self._error = TrainingFailedError(f"the run was stopped before it trained{kept * ' on'}: {what}")
         finally:
             if self._made:
                 discard_if_empty(self.path)
