@@ -218,7 +218,7 @@ def _prepare(
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     budget: ThreadBudget | None = None
     if config.executor == "inline" or config.address == "local":
-        config, device = on_device(config, spec, usable_gpus())
+        config, device = on_device(config, spec, usable_gpus(), resume=resume)
         listener.message(device)
         budget = thread_budget(config)
         if not resume:
@@ -361,7 +361,8 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
         return place_here(run.budget), run.budget
     check_nodes()
     nodes = cluster_nodes()
-    run.config, device = on_device(run.config, run.spec, sum(node.gpus for node in nodes), by_node=True)
+    gpus = sum(node.gpus for node in nodes)
+    run.config, device = on_device(run.config, run.spec, gpus, by_node=True, resume=run.resume)
     run.listener.message(device)
     placement = place(run.config, nodes)
     for line in placement_lines(run.config, placement, nodes):

@@ -160,13 +160,14 @@ def _unbounded(spec: "EnvironmentSpec") -> list[int]:
 
 
 def on_device(
-    config: RunConfig, spec: "EnvironmentSpec", gpus: float, *, by_node: bool = False
+    config: RunConfig, spec: "EnvironmentSpec", gpus: float, *, by_node: bool = False, resume: bool = False
 ) -> tuple[RunConfig, str | None]:
     """The settings with the device of the actors, which `auto` leaves open, and a line on the choice.
 
     Args:
         gpus: number of GPUs that Ray or this machine has.
         by_node: nodes with and without a GPU may join: `auto` stays where actors can be on either.
+        resume: the environments of an actor stay as they are, which a new run may still divide among its actors.
 
     Raises:
         ConfigurationError: a GPU is requested, and there is none, or the mechanism does not carry the settings.
@@ -174,7 +175,7 @@ def on_device(
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, missing = first_refusal(config, _rules_of_gpu_actors(config)), ""
+    refused, missing = first_refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
     if gpus - (config.learner.device == "gpu") < 1:
         missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu":
@@ -193,8 +194,9 @@ def on_device(
     return replace(config, actor=replace(config.actor, device=chosen)), line
 
 
-def _rules_of_gpu_actors(config: RunConfig) -> Iterator[Rule]:
+def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
     actor, on_gpu = config.actor, "with --actor.device gpu"
+    stays = resume or actor.total_environments is None
     yield (
         "network.recurrent", config.network.recurrent != "none", f"has a memory, which is not carried {on_gpu}",
     )  # fmt: skip
@@ -207,7 +209,7 @@ def _rules_of_gpu_actors(config: RunConfig) -> Iterator[Rule]:
         f"is kept for the environments of one vector, which is not carried {on_gpu}",
     )  # fmt: skip
     yield (
-        "actor.environments", actor.total_environments is None and actor.environments % VECTORS > 0,
+        "actor.environments", stays and actor.environments % VECTORS > 0,
         f"must be even {on_gpu}, whose actors play two vectors in turn",
     )  # fmt: skip
 

@@ -182,6 +182,19 @@ def test_environments_are_divided_into_equally_long_vectors() -> None:
             assert config.actor == with_settings(other, {"actor.device": "gpu"}).actor
 
 
+def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
+    """64 actors of Pong have one environment each. A new run on GPUs would have two."""
+    alone = with_settings(resolved(PONG, 64), {"actor.device": "gpu"})
+    assert alone.actor.environments == 1
+    assert on_device(alone, spec, 1) == (alone, None)
+    with pytest.raises(ConfigurationError, match="environments 1: must be even"):
+        on_device(alone, spec, 1, resume=True)
+    config, line = on_device(with_settings(alone, {"actor.device": "auto"}), spec, 1, resume=True)
+    assert config.actor.device == "cpu"
+    assert line is not None
+    assert "must be even" in line
+
+
 def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
     auto = config_of(actor__device="auto")
     config, line = on_device(auto, spec, 1)
