@@ -163,7 +163,9 @@ class DevicePlayer:
 
     @staticmethod
     def _time_major(ring: tf.Variable) -> tf.Tensor:
-        """A ring as [T, B, …], without a copy. Later writes copy the ring if this tensor still exists."""
+        """A ring as [T, B, …]. Without XLA this is a copy, because rows are written in place; with XLA it is none, and
+        later writes copy the ring if this tensor still exists.
+        """
         rows, count, *rest = ring.shape
         return tf.reshape(ring, (rows // VECTORS, VECTORS * count, *rest))
 
