@@ -9,7 +9,8 @@ import tensorflow as tf
 from rollouts import traces
 
 from learner.update import GradientAccumulator, global_norm
-from shared.config import OptimizerConfig
+from shared.config import OptimizerConfig, RunConfig
+from shared.errors import ConfigurationError
 from shared.schedules import crossed_multiple
 
 P = 1000
@@ -108,6 +109,17 @@ def test_the_global_norm_is_not_finite_where_an_element_its_square_or_the_sum_ov
         assert not np.isfinite(global_norm(tf.constant(vector)).numpy())
     assert np.isfinite(global_norm(tf.fill([1024], 3e17)).numpy())
     assert not np.isfinite(global_norm(tf.fill([4096], 3e17)).numpy())
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adam"])
+def test_a_weight_without_a_gradient_stays_with_the_smallest_epsilon(name: str) -> None:
+    """A smaller one may be 0 in float32, where such a weight became NaN at the first update."""
+    smallest = OptimizerConfig(name=name, epsilon=1e-30, decay=0.999999, bias_correction=name == "rmsprop")
+    updated = accumulator(1, RunConfig(optimizer=smallest).optimizer)
+    assert updated.push(np.eye(1, P, dtype=np.float32)[0], 0.1).applied
+    np.testing.assert_array_equal(updated.parameters.numpy()[1:], START[1:])
+    with pytest.raises(ConfigurationError, match="epsilon 1e-38: must be at least 1e-30"):
+        RunConfig(optimizer=replace(smallest, epsilon=1e-38))
 
 
 UPDATES, RATE = 100, 1e-3
