@@ -212,7 +212,7 @@ def _prepare(
         listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
-        check_storage(config.storage, new=not resume)
+        check_storage(config.storage, folder if resume else None)
     if resume:
         # A trace of reports is recorded and replayed from the beginning of a run only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)

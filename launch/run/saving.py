@@ -180,12 +180,17 @@ class RemoteCopy:
         self._stamps = changes.stamps
 
 
-def check_storage(url: str, *, new: bool) -> None:
-    """Refuse storage that cannot be written to, and for a new run storage that has another one."""
+def check_storage(url: str, resumed: RunFolder | None) -> None:
+    """Refuse storage that cannot be written to, or that has another run than `resumed`; None: a new run."""
     files, root = _open(url)
     try:
         files.invalidate_cache()
-        taken = new and files.exists(f"{root}/config.json")
+        if resumed is None:
+            taken = files.exists(f"{root}/config.json")
+        else:
+            # It is written once, with the time of the run's beginning.
+            own, kept = resumed.manifest, f"{root}/{resumed.manifest.name}"
+            taken = own.is_file() and files.exists(kept) and files.cat_file(kept) != own.read_bytes()
         if not taken:
             _make_folder(files, root)
             # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.

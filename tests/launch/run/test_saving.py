@@ -216,11 +216,22 @@ def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeyp
 def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_path: Path) -> None:
     url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
     release = claim_storage(url, b"{}")
-    for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, new=True)):
+    for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, None)):
         with pytest.raises(ConfigurationError, match=f"holds a run: train --resume {url} goes on"):
             refused()
     assert settings.read_bytes() == b"{}"
-    check_storage(url, new=False)
+    resumed = RunFolder(tmp_path / "resumed")
+    resumed.path.mkdir()
+    resumed.manifest.write_text("{}")
+    # A copy without a manifest was never complete.
+    check_storage(url, resumed)
+    kept = tmp_path / "copy" / "manifest.json"
+    kept.write_bytes(resumed.manifest.read_bytes())
+    check_storage(url, resumed)
+    kept.write_text('{"created": "earlier"}')
+    with pytest.raises(ConfigurationError, match="holds a run"):
+        check_storage(url, resumed)
+    kept.unlink()
     release()
     made = count(1)
 
