@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -29,6 +30,9 @@ _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: those that it starts may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
 _CPU_INFO = Path("/proc/cpuinfo")
+
+# Held while standard error is another file: of two threads, the second one would restore that of the first.
+_FILTERED = threading.Lock()
 
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -240,7 +244,11 @@ def _keep_freed_memory() -> None:
 
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Filter the start-up notices from the standard error of C++ code."""
+    """Filter the start-up notices from the standard error of C++ code, unless it is filtered already."""
+    # No wait: another thread may be importing TensorFlow, for whose import this one would wait in turn.
+    if not _FILTERED.acquire(blocking=False):
+        yield
+        return
     open_standard_streams()
     _flush_stderr()
     # In memory, where the system has such files: no folder for temporary ones may be writable.
@@ -254,6 +262,7 @@ def _without_notices() -> Iterator[None]:
             _flush_stderr()
             os.dup2(stderr, 2)
             os.close(stderr)
+            _FILTERED.release()
             held.seek(0)
             for line in held:
                 if not _NOTICES.match(line):

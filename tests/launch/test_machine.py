@@ -197,6 +197,23 @@ def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, cap
     assert not capfd.readouterr().err
 
 
+_IN_TWO_THREADS = """
+import os, threading, tensorflow
+from launch.tensorflow_setup import prepare_tensorflow
+first, second = (threading.Thread(target=prepare_tensorflow, kwargs={"gpu": False}) for _ in range(2))
+inside, before = threading.Event(), os.fstat(2).st_ino
+# Within the set-up of each thread: the second one begins in the first one, and ends after it.
+calls = iter([lambda: (second.start(), inside.wait(60)), lambda: (inside.set(), first.join())])
+tensorflow.zeros = lambda _: next(calls)()
+first.start(), first.join(), second.join()
+print(os.fstat(2).st_ino == before)
+"""
+
+
+def test_two_threads_that_prepare_tensorflow_leave_standard_error_as_it_was(fakes: dict[str, str]) -> None:
+    assert run_python(_IN_TWO_THREADS, environment=fakes) == "True\n"
+
+
 # Each kind of process that computes, up to its import of TensorFlow.
 _COMPUTES = {
     "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(CONFIG, None, 0)",
