@@ -92,12 +92,12 @@ class RunFolder:
         return path
 
     def check_free(self) -> None:
-        """Refuse a file, and a folder that is not empty."""
+        """Refuse a file, and a folder that has files, other than the lock of a process that was killed at its start."""
         try:
             str(self.path).encode()
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
-        if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
+        if self.path.is_file() or (self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - {LOCK_FILE}):
             resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from launch import zoo
-from launch.output import nearest, typed_path
+from launch.output import make_folder, nearest, typed_path
 from launch.run.saving import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -35,6 +35,8 @@ def _started(file: Path) -> int:
 def new_run_dir(name: str) -> Path:
     """Make a new folder below runs/, named by the time, with a number after others of the same second."""
     first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+    # First: a link to a folder that is gone exists for `mkdir`, under every number.
+    make_folder(folder.parent, "run_dir")
     for number in count(2):
         try:
             folder.mkdir(parents=True)

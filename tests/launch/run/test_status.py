@@ -198,6 +198,12 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     assert not Path("runs").exists()
 
 
+def test_a_link_to_a_folder_that_is_gone_is_refused(working_folder: Path) -> None:
+    Path("runs").symlink_to("gone")
+    with pytest.raises(ConfigurationError, match=f"^--run-dir {working_folder}/runs: cannot be made"):
+        new_run_dir("cartpole")
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     config = PRESETS["cartpole"].config
     spec = environment_spec(config.environment)
@@ -214,6 +220,9 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
     RunFolder(tmp_path / "new").check_free()
     (tmp_path / "empty").mkdir()
     RunFolder(tmp_path / "empty").check_free()
+    # All that a process leaves that is killed before it writes the settings.
+    lock_folder(tmp_path / "empty").close()
+    RunFolder(tmp_path / "empty").make().close()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(ConfigurationError, match=r"exists; name another folder$"):
