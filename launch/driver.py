@@ -125,7 +125,8 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> "_O
         try:
             weights, stop.weights = stop.weights, False
             request = _Request(stop.reason if stop.requested else None, stop.at_once, weights, take_all(stop.numbers))
-            if request != sent:
+            # The same number may come again.
+            if request != sent or request.weights or request.numbers:
                 _send(connection, msgspec.msgpack.encode(request))
                 sent = request
             try:
@@ -143,7 +144,8 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> "_O
             error = interrupt
             stop.at_once |= stop.interrupted
             stop.requested = stop.interrupted = True
-        except Exception as raised:
+        # SystemExit too: the run would go on without its caller.
+        except BaseException as raised:
             error = raised
             stop.request("a callback")
 

@@ -15,6 +15,7 @@ import pytest
 from accounts import account_of
 from sessions import quick
 
+from launch import driver
 from launch.cli import main
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest, blocked
@@ -204,6 +205,49 @@ def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path:
     assert all(event.returns == list(map(float, event.lengths)) for event in ended)
     positions = [events.index(event) for event in ended]
     assert all(isinstance(events[position + 1], Row) for position in positions)
+
+
+# Stands for the process of a run: it sends five messages, ends when it is asked to, and returns what it was sent.
+CHILD = """
+import sys, time
+from pathlib import Path
+from launch import driver
+from launch.run.events import Message
+from launch.train import Result
+def train(config, folder, send, *, stop, **_):
+    for number in range(5):
+        send(Message(str(number)))
+    while not stop.requested:
+        time.sleep(0.01)
+    (folder / "saved").touch()
+    return Result(folder, {"numbers": sum(map(len, stop.numbers))})
+driver.train = train
+sys.exit(driver.main(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "module_command", lambda _, descriptor: [sys.executable, "-c", CHILD, descriptor])
+
+
+@pytest.mark.usefixtures("child")
+def test_equal_numbers_in_succession_are_all_sent(tmp_path: Path) -> None:
+    stop, messages = StopRequest(), list[Event]()
+
+    def on_event(event: Event) -> bool:
+        messages.append(event)
+        stop.numbers.append({"score": 1.0})
+        return len(messages) < 5
+
+    assert train_in_process(quick(), tmp_path, on_event, stop=stop).summary == {"numbers": 5}
+
+
+@pytest.mark.usefixtures("child")
+def test_a_callback_that_leaves_the_program_saves_the_run_before(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        train_in_process(quick(), tmp_path, lambda _: sys.exit(3))
+    assert (tmp_path / "saved").exists()
 
 
 PARENT = """
