@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 
 from launch.commands.display import Display
@@ -20,7 +22,7 @@ from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_summary
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
-from launch.settings.files import named
+from launch.settings.files import named, read_value
 from launch.settings.resolve import ResolvedRun, on_the_same_cluster, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
@@ -160,8 +162,10 @@ def resolved_run(
     Raises:
         ConfigurationError: see `resolve_request`.
     """
-    changes, paths = named(settings), {"config": Path, "resume": str, "start_from": str}
-    for name, kind in paths.items():
+    changes = named(settings)
+    kinds: dict[str, Callable[[Any], Any]]
+    kinds = {"config": partial(read_value, "config", Path), "resume": str, "start_from": str}
+    for name, kind in kinds.items():
         if where.get(name) is not None:
             where[name] = kind(where[name])
     with imports_permitted(every=trust_imports):
@@ -190,7 +194,10 @@ class Training:
         self._run, self._on_row, self._on_event, self._progress = run, on_row, on_event, progress
         self._command = [entrance, run.preset]
         self._made = run.resume is None and run_dir is None
-        self.path: Path = run.resume or (new_run_dir(run.name) if run_dir is None else Path(run_dir).absolute())
+        if run_dir is not None:
+            # As on the command line, which takes ~ for the home folder.
+            run_dir = read_value("run_dir", Path, run_dir).absolute()
+        self.path: Path = run.resume or run_dir or new_run_dir(run.name)
         self._started, self._ended = threading.Event(), threading.Event()
         self._stop = StopRequest()
         self._error: BaseException | None = None
@@ -264,12 +271,12 @@ class Training:
                 self._started.set()
             try:
                 goes_on = None if self._on_event is None else self._on_event(event, self)
-                if isinstance(event, Row) and self._on_row is not None and goes_on is not False:
+                if isinstance(event, Row) and self._on_row is not None and not _is_false(goes_on):
                     goes_on = self._on_row(event.values)
             except Exception as error:
                 display.message(f"error: {typed_line(error)}{raised_at(error)}; the run is saved and ends")
                 raise
-            return goes_on
+            return not _is_false(goes_on)
 
         try:
             result = train_in_process(
@@ -286,3 +293,8 @@ class Training:
             raise TrainingFailedError(f"{error} ({self.path})") from error
         if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
+
+
+def _is_false(returned: object) -> bool:
+    """Whether a callback returned False, or NumPy's, which is that of a comparison with a mean of NumPy's."""
+    return isinstance(returned, bool | np.bool_) and not returned

@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import run as module
-from launch.python.run import Training
+from launch.python.run import Training, resolved_run
 from launch.run.events import Event, Message, Row, Started
 from launch.settings.resolve import ResolvedRun
 from launch.train import OnEvent, Result
@@ -101,6 +102,21 @@ def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, caps
     under_way.wait()
     assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["on_row", "on_event"])
+def test_false_of_numpy_is_false(name: str, make: Make) -> None:
+    under_way = make(Run(), **{name: lambda *_: np.float64(1.0) < 0.0})
+    under_way.start()
+    under_way.wait(_DEADLINE_SECONDS)
+
+
+def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_text("seed = 3")
+    resolved = resolved_run("cartpole", {}, config="~/mine.toml", run_dir="~/run")
+    assert resolved.config.seed == 3
+    assert Training(resolved, "~/run", None, progress=False).path == tmp_path / "run"
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])
