@@ -109,6 +109,9 @@ def test_the_preset_below_a_file(tmp_path: Path) -> None:
         ("[optimizer]\nlr = 1", "--optimizer.lr: there is no such setting, did you mean optimizer.learning_rate?"),
         ('environment = "CartPole-v1"', "--environment CartPole-v1: is a group of settings, like environment.id"),
         ("seed = -1", "mine.toml: --seed -1: must be between"),
+        (f"total_frames = {10**20}", f"mine.toml: --total-frames {10**20}: must be between 1 and 9,223"),
+        ("total_frames = inf", "mine.toml: --total-frames inf: must be a whole number"),
+        ("total_frames = nan", "mine.toml: --total-frames nan: must be a whole number"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line(text: str | None, line: str, refused: Callable[[str], str]) -> None:
