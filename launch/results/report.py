@@ -125,7 +125,8 @@ class RunReport:
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
-        self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
+        # Without those of a process that was killed while it wrote.
+        self.evaluations = [found for name in sorted(evaluations) if (found := read_object(evaluations[name]))]
         self.lags = lag_counts(self.rows)
 
     def figures(self) -> dict[str, Any]:
