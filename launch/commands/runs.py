@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -168,6 +167,10 @@ def _row(run: RunStatus, folder: Path) -> dict[str, str]:
 
 
 def _interrupt(pid: int) -> None:
-    # The process may have ended by itself.
-    with suppress(ProcessLookupError):
+    try:
         os.kill(pid, signal.SIGINT)
+    except ProcessLookupError:
+        # It has ended by itself.
+        pass
+    except PermissionError as error:
+        raise ConfigurationError(f"process {pid} of the run is another user's: they can stop it") from error

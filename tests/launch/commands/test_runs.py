@@ -1,5 +1,6 @@
 """`tributary runs`, and `tributary stop` of a run in another process."""
 
+import errno
 import io
 import json
 import os
@@ -134,6 +135,17 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert f"runs on {host}, process {os.getpid()}: stop it there" in refused(f"stop {tmp_path}")
     lock.close()
+
+
+def test_no_stop_of_another_user(
+    tmp_path: Path, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", kill)
+    with lock_folder(tmp_path):
+        assert f"process {os.getpid()} of the run is another user's" in refused(f"stop {tmp_path}")
 
 
 def test_stop_now_interrupts_twice(tmp_path: Path) -> None:
