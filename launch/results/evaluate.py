@@ -148,8 +148,9 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
             print_line(console, line)
         if ended < arguments.episodes:
             return None
-        write_json(output, result)
+        # First: the run folder may be another user's.
         write_json(arguments.json, result)
+        write_json(output, result)
         if folder.ships:
             print_line(console, f"result: {output}")
         for name in set(log_info) - set(result.get("info", {})):

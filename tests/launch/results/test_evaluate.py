@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
+from untrained_runs import untrained
 
 from actors.environments import VectorEnvironment, atari_game, environment_spec
 from actors.environments.atari import AtariAdapter
@@ -289,6 +290,13 @@ def test_damaged_manifests_and_metrics_leave_a_report_possible(run: Path) -> Non
             assert reported | of_summary == figures | of_summary
     # Emptied metrics, or noise in place of them, leave nothing to report.
     assert 0 < refused < 50
+
+
+def test_a_folder_that_cannot_be_written_to_costs_no_result(tmp_path: Path) -> None:
+    run, file = untrained(tmp_path / "run", "cartpole"), tmp_path / "result.json"
+    (run / "evaluation-training.json").mkdir()
+    assert main(["evaluate", str(run), "--episodes", "1", "--json", str(file)]) == 1
+    assert json.loads(file.read_text())["episodes"] == 1
 
 
 def test_episodes_join_whether_or_not_each_part_has_some() -> None:
