@@ -196,7 +196,11 @@ def _label_x(drawn: "Figure", x: XAxis) -> None:
     for axes in drawn.axes:
         if x == "seconds":
             last = axes.get_xlim()[1]
-            ticks = [tick for tick in MaxNLocator(6).tick_values(0, last / seconds) if tick * seconds <= last]
+            ticks = [
+                tick
+                for tick in MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, last / seconds)
+                if tick * seconds <= last
+            ]
             axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g}" for tick in ticks])
         else:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))

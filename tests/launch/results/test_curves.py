@@ -100,7 +100,7 @@ def test_each_environment_has_its_own_scale() -> None:
 def test_a_time_is_in_its_largest_unit() -> None:
     for seconds, label, ticks in (
         (100, "seconds", ["0", "20"]),
-        (3600, "minutes", ["0", "15"]),
+        (3600, "minutes", ["0", "20"]),
         (10**5, "hours", ["0", "5"]),
     ):
         (axes,) = drawn([PONG[0]._replace(x=np.array([0.0, seconds]))], "seconds")
