@@ -185,15 +185,21 @@ def unfinished(path: Path) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[TextIO]:
-    """A text file that replaces `path` as a whole when the block ends without an error."""
+def replacement(path: Path) -> Iterator[Path]:
+    """The name of a file that replaces `path` as a whole when the block ends without an error."""
     part = unfinished(path)
     try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            yield file
+        yield part
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A text file that replaces `path` as a whole when the block ends without an error."""
+    with replacement(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        yield file
 
 
 def write_json(path: Path | None, values: Any) -> None:

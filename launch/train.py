@@ -107,7 +107,8 @@ def train(
         stop: by which another thread or a signal handler stops the run, or requests its weights.
 
     Raises:
-        ConfigurationError: the run cannot start. No new folder is left behind, and an old one is as it was.
+        ConfigurationError: the run cannot start. No new folder is left behind, and an old one keeps all but its
+            summary.
         TrainingFailedError: it failed. What was learned is saved, unless the message says otherwise.
         KeyboardInterrupt: one was raised in this thread. At the first the run is saved before, at a second it is not.
         Exception: the one that `on_event` raised. The run is saved before.

@@ -126,16 +126,17 @@ class VideoWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         whole = self.frames > 0 and (kind is None or issubclass(kind, KeyboardInterrupt))
-        if self._open_gif is not None:
-            self._open_gif.write(b";")
-            self._open_gif.close()
-        if self._container is not None and self._stream is not None:
+        try:
+            if self._open_gif is not None:
+                self._open_gif.write(b";")
+                self._open_gif.close()
+            if self._container is not None and self._stream is not None:
+                if whole:
+                    self._container.mux(self._stream.encode(None))
+                self._container.close()
             if whole:
-                self._container.mux(self._stream.encode(None))
-            self._container.close()
-        if whole:
-            self._part.replace(self._path)
-        else:
+                self._part.replace(self._path)
+        finally:
             self._part.unlink(missing_ok=True)
 
     def _append(self, picture: Image.Image) -> None:

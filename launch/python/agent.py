@@ -76,13 +76,16 @@ class Agent:
             call.
 
         Raises:
-            ValueError: the observation has another shape, or values that do not fit the dtype; or the numbers of states
-                and observations differ. A mask is missing, has another shape or kind, or allows no action.
+            ValueError: the observation has another shape, or values that do not fit the dtype; the numbers of states
+                and observations differ, or the state is of another agent. A mask is missing, has another shape or kind,
+                or allows no action.
         """
         memories = len(self._policies[1].network.state_units)
         stacks_before = None if state is None else state[memories:]
         observations, one, stacks = self._environment.batch(observation, stacks_before, mask)
         count = len(observations)
+        if state is not None and len(state) != memories + len(stacks):
+            raise ValueError(f"a state of {len(state)} arrays, and this agent's has {memories + len(stacks)}")
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)

@@ -101,7 +101,7 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
                 rows.pop()
             rows.append(row)
     if not rows:
-        raise ConfigurationError(f"{folder.path} has no metrics yet: {folder.metrics.name} is empty or missing")
+        raise ConfigurationError(f"{folder.path} has no metrics yet: {folder.metrics.name} has no whole row")
     return rows
 
 

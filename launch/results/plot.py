@@ -19,7 +19,7 @@ from launch.output import (
     print_line,
     provenance,
     provenance_text,
-    unfinished,
+    replacement,
     write_json,
 )
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, Band, Curve, XAxis, bands, curve_of, read_metrics
@@ -277,9 +277,8 @@ def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
     drawn.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
     comment = provenance_text(**made)
     for path in paths:
-        part = unfinished(path)
-        drawn.savefig(part, metadata={"Description": comment})
-        part.replace(path)
+        with replacement(path) as part:
+            drawn.savefig(part, metadata={"Description": comment})
 
 
 def as_svg(drawn: "Figure") -> str:

@@ -108,8 +108,8 @@ class EnvironmentConfig:
     """Factor of the rewards of training, applied before they are clipped. Reported returns are never scaled."""
     normalise_rewards: bool = False
     """Divide the rewards of training by the standard deviation of the discounted return over all training so far (that
-    of the actor before the first report), and clip them to [-10, 10] (Engstrom et al. 2020, arXiv 2005.12729, section
-    2)."""
+    of the actor before the first report), and clip them to [-10, 10], or with clip_rewards to [-1, 1] (Engstrom et al.
+    2020, arXiv 2005.12729, section 2)."""
     log_info: tuple[str, ...] = ()
     """Keys of numbers in an environment's info, such as success or episode.r. Metrics, trackers and evaluations report
     the mean of their values at the end of episodes."""

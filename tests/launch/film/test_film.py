@@ -23,6 +23,7 @@ from launch.cli import main
 from launch.film.record import VideoWriter
 from launch.film.stage import AtariStage, PlayedStep, as_frame, make_stage, play_episode
 from launch.film.watch import Panel, compose, fit
+from launch.results.plot import figure, save
 from shared.config import EnvironmentConfig, RunConfig
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
@@ -253,3 +254,17 @@ def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
             film.seek(i)
             assert film.info["duration"] == 40
             np.testing.assert_array_equal(np.asarray(film.convert("RGB")), frame)
+
+
+def test_nothing_is_left_of_a_film_or_a_picture_that_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"), VideoWriter(tmp_path / "film.gif", 25, comment="") as writer:
+        writer.add(np.zeros((10, 10, 3), np.uint8))
+    with pytest.raises(OSError, match="No space"), figure(1, 1) as (drawn, _):
+        save(drawn, [tmp_path / "curve.svg"])
+    assert not list(tmp_path.iterdir())

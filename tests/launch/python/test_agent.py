@@ -272,3 +272,6 @@ def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
     assert [part.shape for part in agent.act(observations[0, :3])[1]] == [(3, 256)] * 2
     with pytest.raises(ValueError, match="a state of 2 for 3 observations"):
         agent.act(observations[0, :3], memory)
+    for wrong in ((), (*memory, memory[0])):
+        with pytest.raises(ValueError, match=f"a state of {len(wrong)} arrays, and this agent's has 2"):
+            agent.act(observations[:2, 0], wrong)
