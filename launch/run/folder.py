@@ -453,7 +453,7 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
         file.seek(max(0, file.tell() - _TAIL_BYTES))
         lines = file.read().splitlines()
     # Half a line: of a process that was killed or writes.
-    return next((row for row in map(_object, reversed(lines)) if row), {})
+    return next((row for row in map(object_of, reversed(lines)) if row), {})
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
@@ -464,11 +464,12 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError):
-        return _object(file.read_bytes())
+        return object_of(file.read_bytes())
     return {}
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def object_of(text: bytes) -> dict[str, Any]:
+    """The object in the text of a JSON file; empty if it cannot be read, or has another type."""
     with suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):

@@ -18,7 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from launch.output import quoted
-from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights
+from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, object_of, read_object
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
@@ -188,9 +188,10 @@ def check_storage(url: str, resumed: RunFolder | None) -> None:
         if resumed is None:
             taken = files.exists(f"{root}/config.json")
         else:
-            # It is written once, with the time of the run's beginning.
-            own, kept = resumed.manifest, f"{root}/{resumed.manifest.name}"
-            taken = own.is_file() and files.exists(kept) and files.cat_file(kept) != own.read_bytes()
+            # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
+            own, path = read_object(resumed.manifest), f"{root}/{resumed.manifest.name}"
+            kept = object_of(files.cat_file(path)) if files.exists(path) else {}
+            taken = bool(own and kept and kept != own)
         if not taken:
             _make_folder(files, root)
             # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
@@ -201,7 +202,7 @@ def check_storage(url: str, resumed: RunFolder | None) -> None:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
     if taken:
-        raise _holds_a_run(url)
+        raise _holds_another_run(url)
 
 
 def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
@@ -224,15 +225,15 @@ def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
                 files.rm_file(path)
             raise setting_error("storage", url, f"cannot be written: {error.strerror}") from error
         if files.exists(path):
-            raise _holds_a_run(url) from error
+            raise _holds_another_run(url) from error
         return lambda: None
     return partial(files.rm_file, path)
 
 
-def _holds_a_run(url: str) -> ConfigurationError:
+def _holds_another_run(url: str) -> ConfigurationError:
     problem = (
-        f"holds a run: train --resume {quoted(url)} goes on with it, or name another; one without checkpoints was "
-        f"stopped at its start, and can be deleted"
+        f"holds another run: train --resume {quoted(url)} goes on with it, or name other storage; a run without "
+        f"checkpoints was stopped at its start, and can be deleted"
     )
     return setting_error("storage", url, problem)
 

@@ -116,7 +116,8 @@ def test_of_two_runs_in_one_place_at_once_one_is_refused(same: str, tmp_path: Pa
     ended = dict(zip(folders, at_once(*(partial(train_one, seed) for seed in folders)), strict=True))
     (winner,) = (seed for seed, end in ended.items() if isinstance(end, Result))
     (refused,) = (str(end) for end in ended.values() if not isinstance(end, Result))
-    assert refused.startswith(("--run-dir ", "folder ") if same == "folder" else f"--storage {storage}: holds a run")
+    words = ("--run-dir ", "folder ") if same == "folder" else f"--storage {storage}: holds another run"
+    assert refused.startswith(words)
     assert [folder for folder in tmp_path.glob("run*") if folder.is_dir()] == [folders[winner]]
     folder = RunFolder(folders[winner] if storage is None else tmp_path / "copy")
     assert folder.read_settings().seed == winner

@@ -217,19 +217,21 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
     url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
     release = claim_storage(url, b"{}")
     for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, None)):
-        with pytest.raises(ConfigurationError, match=f"holds a run: train --resume {url} goes on"):
+        with pytest.raises(ConfigurationError, match=f"holds another run: train --resume {url} goes on"):
             refused()
     assert settings.read_bytes() == b"{}"
     resumed = RunFolder(tmp_path / "resumed")
     resumed.path.mkdir()
-    resumed.manifest.write_text("{}")
+    resumed.manifest.write_text('{"created": "now"}')
     # A copy without a manifest was never complete.
     check_storage(url, resumed)
     kept = tmp_path / "copy" / "manifest.json"
-    kept.write_bytes(resumed.manifest.read_bytes())
-    check_storage(url, resumed)
+    # That of the run, and what a full disk or a crash leaves of it.
+    for content in ('{"created": "now"}', '{"cre', ""):
+        kept.write_text(content)
+        check_storage(url, resumed)
     kept.write_text('{"created": "earlier"}')
-    with pytest.raises(ConfigurationError, match="holds a run"):
+    with pytest.raises(ConfigurationError, match="holds another run"):
         check_storage(url, resumed)
     kept.unlink()
     release()
@@ -275,7 +277,7 @@ def test_storage_with_errors_of_its_own_for_a_file_that_exists(
     fsspec.filesystem("memory").pipe_file("/taken/config.json", b"{}")
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "open", opened)
     claim_storage("memory://free", b"{}")()
-    with pytest.raises(ConfigurationError, match="--storage memory://taken: holds a run"):
+    with pytest.raises(ConfigurationError, match="--storage memory://taken: holds another run"):
         claim_storage("memory://taken", b"{}")
 
 
