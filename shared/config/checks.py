@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from shared.errors import ConfigurationError, setting_error
 
+# Messages between processes, and files that are read again, have whole numbers of 64 bits.
+_LARGEST = 2**63 - 1
+
 
 class Range(NamedTuple):
     """The finite numbers that a setting accepts: `number: Annotated[int, Range(minimum=1)] = 3`.
@@ -75,13 +78,18 @@ def first_refusal(config: Any, rules: Iterable[Rule]) -> ConfigurationError | No
 
 
 def check_ranges(config: Any) -> None:
-    """Check the settings of a dataclass and of its sections. A tuple with a range has at least one element."""
+    """Check the settings of a dataclass and of its sections. A tuple with a range has at least one element, and a whole
+    number 64 bits."""
     for name, (_, marks) in declared(config.__class__).items():
         value = attrgetter(name)(config)
+        numbers = value if isinstance(value, tuple) else (value,)
+        for number in numbers:
+            if isinstance(number, int) and number > _LARGEST:
+                raise setting_error(name, number, f"must be at most {_LARGEST:,}")
         for range_ in (mark for mark in marks if isinstance(mark, Range)):
             if value == ():
                 raise setting_error(name, "()", "must have at least one value")
-            for number in value if isinstance(value, tuple) else (value,):
+            for number in numbers:
                 if number is not None and not range_.accepts(number):
                     raise setting_error(name, number, f"must be {range_}")
 

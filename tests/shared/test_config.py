@@ -25,6 +25,7 @@ class Settings:
     fourth: Annotated[float, Range(minimum=0, below=1)] = 0.0
     fifth: Annotated[int, Range(0, 1_000_000)] = 0
     last: Annotated[float | None, Range()] = None
+    whole: int | str = "auto"
 
 
 @pytest.mark.parametrize("value", [1, 1.5, 1e300, None])
@@ -43,6 +44,7 @@ def test_a_number_within_its_range_passes(value: float | None) -> None:
         (Settings(fourth=1.0), "must be at least 0 and less than 1"),
         (Settings(fifth=2_000_000), "must be between 0 and 1,000,000"),
         (Settings(last=-math.inf), "--last -inf: must be a finite number"),
+        (Settings(whole=10**400), f"--whole {10**400}: must be at most 9,223,372,036,854,775,807"),
     ],
 )
 def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, problem: str) -> None:

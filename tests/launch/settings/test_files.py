@@ -109,7 +109,7 @@ def test_the_preset_below_a_file(tmp_path: Path) -> None:
         ("[optimizer]\nlr = 1", "--optimizer.lr: there is no such setting, did you mean optimizer.learning_rate?"),
         ('environment = "CartPole-v1"', "--environment CartPole-v1: is a group of settings, like environment.id"),
         ("seed = -1", "mine.toml: --seed -1: must be between"),
-        (f"total_frames = {10**20}", f"mine.toml: --total-frames {10**20}: must be between 1 and 9,223"),
+        (f"evaluation.every_frames = {10**20}", f"--evaluation.every-frames {10**20}: must be at most 9,223,372"),
         ("total_frames = inf", "mine.toml: --total-frames inf: must be a whole number"),
         ("total_frames = nan", "mine.toml: --total-frames nan: must be a whole number"),
     ],
