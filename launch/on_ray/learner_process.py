@@ -222,6 +222,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
         for line in placement_lines(config, placement, nodes):
             say(line)
         return placement
+    say("stopped while it waited for nodes: what it has saved is kept")
     raise KeyboardInterrupt
 
 

@@ -97,7 +97,7 @@ def run(
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
-        *learners: tuple[int, Any], placement: Placement = HERE, interrupt: bool = False
+        *learners: tuple[int, Any], placement: Placement = HERE, interrupt: bool = False, said: list[str] | None = None
     ) -> tuple[Any, list[LearnerStart]]:
         starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
 
@@ -117,6 +117,8 @@ def run(
             return wait()
 
         def say(message: str) -> None:
+            if said is not None:
+                said.append(message)
             stop.requested |= message.startswith("waiting for nodes")
 
         monkeypatch.setattr(learner_process, "start_learner", start)
@@ -167,8 +169,10 @@ def test_a_learner_without_a_successor_is_an_error(
 
 def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
+    said = list[str]()
     with pytest.raises(KeyboardInterrupt):
-        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}))
+        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}), said=said)
+    assert said[-1].startswith("stopped while it waited for nodes")
 
 
 @pytest.mark.parametrize("saved", [False, True])
@@ -179,9 +183,11 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
     if saved:
         (tmp_path / "checkpoints").mkdir()
         (tmp_path / "checkpoints" / "update-10.index").touch()
+    said = list[str]()
     with pytest.raises(KeyboardInterrupt) as stopped:
-        run((120, DIED), (0, PENDING))
+        run((120, DIED), (0, PENDING), said=said)
     assert isinstance(stopped.value, StoppedBeforeTrainingError) == (not saved)
+    assert said[-1].startswith("stopped before another learner was ready") == saved
 
 
 @pytest.mark.parametrize("resume", [False, True])
