@@ -98,12 +98,12 @@ def stop(arguments: StopArguments) -> int:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
-    _interrupt(holder.pid)
+    _interrupt(holder.pid, folder)
     print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
     if arguments.now:
         # Two signals in immediate succession may arrive as one.
         time.sleep(2 * _LOCK_POLL_SECONDS)
-        _interrupt(holder.pid)
+        _interrupt(holder.pid, folder)
     try:
         while holder_of(folder) == holder:
             time.sleep(_LOCK_POLL_SECONDS)
@@ -166,11 +166,11 @@ def _row(run: RunStatus, folder: Path) -> dict[str, str]:
     }
 
 
-def _interrupt(pid: int) -> None:
+def _interrupt(pid: int, folder: Path) -> None:
     try:
         os.kill(pid, signal.SIGINT)
     except ProcessLookupError:
         # It has ended by itself.
         pass
     except PermissionError as error:
-        raise ConfigurationError(f"process {pid} of the run is another user's: they can stop it") from error
+        raise setting_error("run", folder, f"runs in process {pid} of another user, who can stop it") from error

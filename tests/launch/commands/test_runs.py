@@ -145,7 +145,7 @@ def test_no_stop_of_another_user(
 
     monkeypatch.setattr(os, "kill", kill)
     with lock_folder(tmp_path):
-        assert f"process {os.getpid()} of the run is another user's" in refused(f"stop {tmp_path}")
+        assert f"RUN {tmp_path}: runs in process {os.getpid()} of another user" in refused(f"stop {tmp_path}")
 
 
 def test_stop_now_interrupts_twice(tmp_path: Path) -> None:
