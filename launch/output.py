@@ -186,11 +186,18 @@ def unfinished(path: Path) -> Path:
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
-    """The name of a file that replaces `path` as a whole when the block ends without an error."""
+    """The name of a file that replaces `path` as a whole when the block ends without an error.
+
+    An OSError without a file, as of a full disk, gets the name of this one.
+    """
     part = unfinished(path)
     try:
         yield part
         part.replace(path)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

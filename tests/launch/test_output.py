@@ -96,10 +96,12 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     def run_out_of_space() -> None:
         with whole_file(path) as file:
             file.write("half of it")
-            raise OSError("No space left on device")
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as error:
         run_out_of_space()
+    # The system names no file when it is full.
+    assert error.value.filename == str(path)
     assert path.read_text() == "a,b\n"
     assert list(tmp_path.iterdir()) == [path]
 
