@@ -144,6 +144,18 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def fitting_columns(rows: Sequence[Mapping[str, str]], width: int, gap: int, spare: Sequence[str]) -> list[str]:
+    """Names of the columns of a table that fit in `width` characters, with `gap` spaces between two of them.
+
+    Whole columns of `spare` are left out, the first one first, until no cell has to be broken.
+    """
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    for name in spare:
+        if sum(widths.values()) + gap * (len(widths) - 1) > width:
+            widths.pop(name, None)
+    return list(widths)
+
+
 def short(value: object) -> str:
     """A setting's value for a table or a line."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

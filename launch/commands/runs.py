@@ -13,7 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.output import EXIT_DONE, EXIT_FAILED, duration, mean_return, number, print_line, quoted, write_json
+from launch.output import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    duration,
+    fitting_columns,
+    mean_return,
+    number,
+    print_line,
+    quoted,
+    write_json,
+)
 from launch.run.folder import holder_of, is_resumable
 from launch.run.lookup import RunPath, run_folders
 from launch.run.summary import RUNNING, RunStatus, run_status
@@ -23,8 +33,10 @@ from shared.errors import ConfigurationError, setting_error
 # The lock of another process can only be looked at: nothing announces a change.
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
-# Width of the console from which on these columns are shown.
-_LEAST_WIDTH = {"environment": 100, "h:mm:ss": 70, "evaluation": 60}
+# Columns that a narrow console goes without, so that the name of a run stays whole and can be copied.
+_SPARE = ("environment", "h:mm:ss", "evaluation")
+# Spaces between columns.
+_GAP = 2
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
 _FILE_WIDTH = 200
 # The runs are found in the order of time.
@@ -119,10 +131,11 @@ def stop(arguments: StopArguments) -> int:
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
     """A table of runs, with fewer columns on a narrow console."""
     rows = [_row(run, folder) for run in runs]
-    evaluated = any(row["evaluation"] != "-" for row in rows)
-    fitting = (name for name in rows[0] if console.width >= _LEAST_WIDTH.get(name, 0))
-    shown = [name for name in fitting if evaluated or name != "evaluation"]
-    table = Table(box=None, pad_edge=False)
+    if all(row["evaluation"] == "-" for row in rows):
+        for row in rows:
+            del row["evaluation"]
+    shown = fitting_columns(rows, console.width, _GAP, _SPARE)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for name in shown:
         text = name in ("run", "environment", "status")
         table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=name != "run")

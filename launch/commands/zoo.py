@@ -9,9 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from launch import zoo
-from launch.output import write_json
+from launch.output import fitting_columns, write_json
 from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
 from launch.run.folder import RunFolder, agent_steps_learned
+
+# One space between columns, for 80 columns in all; a narrower console goes without these ones.
+_GAP = 1
+_SPARE = ("environment", "agent steps")
 
 
 @dataclass(frozen=True)
@@ -24,19 +28,26 @@ class ZooArguments:
 
 def list_zoo(arguments: ZooArguments) -> None:
     agents = described_agents()
-    # Narrow enough for 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("agent", "environment", "agent steps", "protocol", "score"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading == "agent steps" else "left")
-    for name, agent in agents.items():
-        first = name, agent["environment"], f"{agent['agent_steps']:,}"
-        for evaluation in agent["evaluations"]:
-            table.add_row(*first, evaluation["protocol"]["name"], mean_and_error(evaluation))
-            first = "", "", ""
     console = Console()
-    console.print(table, highlight=False)
+    console.print(_table(agents, console.width), highlight=False)
     console.print("tributary watch AGENT shows one play.", highlight=False)
     write_json(arguments.json, agents)
+
+
+def _table(agents: dict[str, dict[str, Any]], width: int) -> Table:
+    rows = []
+    for name, agent in agents.items():
+        first = {"agent": name, "environment": agent["environment"], "agent steps": f"{agent['agent_steps']:,}"}
+        for evaluation in agent["evaluations"]:
+            rows.append(first | {"protocol": evaluation["protocol"]["name"], "score": mean_and_error(evaluation)})
+            first = dict.fromkeys(first, "")
+    shown = fitting_columns(rows, width, _GAP, _SPARE)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for heading in shown:
+        table.add_column(heading, overflow="fold", justify="right" if heading == "agent steps" else "left")
+    for row in rows:
+        table.add_row(*(row[heading] for heading in shown))
+    return table
 
 
 def described_agents() -> dict[str, dict[str, Any]]:

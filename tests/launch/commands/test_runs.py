@@ -58,6 +58,14 @@ def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_p
         assert max(map(len, shown(tmp_path, width))) <= width
 
 
+def test_the_name_of_an_evaluated_run_is_whole_in_80_columns(cartpole: RunConfig, tmp_path: Path) -> None:
+    row = {"frames": 202_217, "elapsed_seconds": 291.0, "mean_return_100": 401.26, "evaluation_return": 491.9}
+    made(tmp_path / "cartpole-20261128-153531", replace(cartpole, total_frames=2_000_000), **row, episodes=1_557)
+    heading, line = shown(tmp_path, 80)
+    assert heading.split() == ["run", "status", "frames", "return", "evaluation"]
+    assert " ".join(line.split()) == "cartpole-20261128-153531 frames reached 0.20 M, 10 % 401.26 491.90"
+
+
 @pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     ("options", "expected"),

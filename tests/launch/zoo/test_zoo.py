@@ -81,6 +81,15 @@ def test_agents_are_listed(
         assert agent["environment"] in shown
         for made in agent["evaluations"]:
             assert f"{made['mean_return']:.2f} ± {made['standard_error']:.2f}" in shown
+    # A narrow terminal goes without whole columns.
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["zoo"]) == 0
+    narrow = capsys.readouterr().out
+    assert narrow.split("\n")[0].split() == ["agent", "agent", "steps", "protocol", "score"]
+    for name, agent in listed.items():
+        assert f"{name} " in narrow
+        for made in agent["evaluations"]:
+            assert f"{made['mean_return']:.2f} ± {made['standard_error']:.2f}" in narrow
 
 
 def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
