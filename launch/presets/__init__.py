@@ -4,6 +4,7 @@ A block starts `from` another one, else from the defaults of `RunConfig`. A sect
 section of the other one. "None" is no value, as in files for `--config`.
 """
 
+import difflib
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -81,8 +82,12 @@ _NEAREST = {
 def check_preset(name: str) -> None:
     """Refuse a name that no preset has, with advice on another one."""
     if name not in PRESETS:
-        known = _NEAREST.get(name.lower())
-        advice = nearest(name, PRESETS) if known is None else f": {known}; see tributary presets"
+        if (known := _NEAREST.get(name.lower())) is not None:
+            advice = f": {known}; see tributary presets"
+        else:
+            advice = nearest(name, PRESETS)
+            if not difflib.get_close_matches(name, PRESETS):
+                advice += "; an environment is named by its id, like ALE/Seaquest-v5"
         raise ConfigurationError(f"unknown preset {name}{advice}")
 
 

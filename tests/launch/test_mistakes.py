@@ -12,6 +12,7 @@ MISTAKES = {
     "stop a --seed 3": "--seed: there is no such option; there are --now",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
+    "train Seaquest": "minigrid; an environment is named by its id, like ALE/Seaquest-v5",
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
     "train pong --gpu": "--gpu: there is no such option; did you mean --actor.device?",
     "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
