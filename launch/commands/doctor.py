@@ -46,7 +46,7 @@ def doctor(arguments: DoctorArguments) -> int:
 def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequence[Finding]) -> None:
     here = reference()
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in ("tensorflow", "ray", "ale-py"))
-    console.print(f"here: Python {here['python']}, {packages}, sources {here['revision']}", highlight=False)
+    print_line(console, f"here: Python {here['python']}, {packages}, sources {here['revision']}")
     table = Table(box=None, pad_edge=False)
     for heading in ("node", "as here", "cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels"):
         table.add_column(heading, justify="left" if heading in ("node", "kernels") else "right", no_wrap=True)

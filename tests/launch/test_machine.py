@@ -370,8 +370,10 @@ def test_a_gpu_that_tensorflow_cannot_use_is_found(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidia0").touch()
     assert main(["doctor"]) == 1
-    found = " ".join(capsys.readouterr().out.split())
-    assert "TensorFlow finds no GPU: it cannot load libcuda.so.1" in found
+    printed = capsys.readouterr().out
+    assert "TensorFlow finds no GPU: it cannot load libcuda.so.1" in " ".join(printed.split())
+    # In one line, although it is longer than 80 characters.
+    assert reference()["revision"] in printed.splitlines()[0]
 
 
 def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
