@@ -153,9 +153,11 @@ class NetworkConfig:
     """The network from observations to the heads of the method: policy and value, or action values."""
 
     name: str = "a3c_cnn"
-    """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units. nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units. impala_resnet: three
-    stages of 16, 32 and 32 filters, each a 3x3 convolution, max-pooling by 2 and two residual blocks; 256 units. mlp.
-    For images beside numbers, each image has this network as its trunk and the numbers have an mlp."""
+    """a3c_cnn, nature_cnn, impala_resnet (images), mlp (vectors), or a network that a module of --environment.import
+    has registered. a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units. nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units.
+    impala_resnet: three stages of 16, 32 and 32 filters, each a 3x3 convolution, max-pooling by 2 and two residual
+    blocks; 256 units. For images beside numbers, each image has this network as its trunk and the numbers have an
+    mlp."""
     hidden_sizes: Annotated[tuple[int, ...], Range(1), _MLP] = (64, 64)
     """mlp: units of each hidden layer. Each head has its own trunk."""
     activation: Annotated[Literal["tanh", "relu"], _MLP] = "tanh"

@@ -127,6 +127,8 @@ def test_help_shows_what_most_runs_change_in_any_terminal(
         assert f"--{name.replace('_', '-')} (" in shown
     assert "--supervision" not in shown
     assert "--help-all" in shown
+    for network in ("a3c_cnn", "nature_cnn", "impala_resnet", "mlp"):
+        assert network in shown.partition("--network.name")[2].partition("--")[0]
     # The values are the preset's.
     for line in ("--environment.id (CartPole-v1)", "--stop-at-return (475.0)", "--stop-measure (evaluation)"):
         assert line in shown
