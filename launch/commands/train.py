@@ -14,7 +14,7 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_summary
-from launch.run.lookup import discard_if_empty, new_run_dir
+from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
 from launch.settings.resolve import PresetArguments, ResolvedRun, resolve_request
 from launch.train import train
 from shared.errors import TrainingFailedError, setting_error
@@ -94,8 +94,12 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
             return EXIT_INTERRUPTED
         except KeyboardInterrupt:
             if interrupts.interrupted:
-                # The interpreter would wait for a thread that trains.
-                os._exit(EXIT_INTERRUPTED)
+                try:
+                    resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
+                    print_line(console, f"left at once; to continue from the last checkpoint: {resume}")
+                finally:
+                    # The interpreter would wait for a thread that trains.
+                    os._exit(EXIT_INTERRUPTED)
             raise
         except TrainingFailedError as error:
             print_line(console, f"training failed: {error}")

@@ -111,7 +111,8 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
         assert terminal.process.poll() is None
         terminal.type("\x03")
-        assert terminal.wait() == 130
+        assert terminal.read_to_the_end() == 130
+    assert f"to continue from the last checkpoint: tributary train --resume {run} --trust-imports" in terminal.output
     assert not RunFolder(run).summary.exists()
     assert (run / "checkpoints" / "update-0.index").is_file()
 
