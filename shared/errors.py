@@ -43,6 +43,8 @@ def alternatives(words: Iterable[str]) -> str:
 
 # Errors of libraries may contain a whole file, such as a model of MuJoCo.
 _LONGEST = 2_000
+# With it TensorFlow begins the messages of its operations: a name and a device, longer than the reason after them.
+_GRAPH_NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
 
 
 def one_line(error: BaseException, most: int = _LONGEST) -> str:
@@ -52,7 +54,7 @@ def one_line(error: BaseException, most: int = _LONGEST) -> str:
     # A class of a user, whose text raises an error of its own.
     except Exception:
         text = ""
-    return escaped(" ".join(text.split()))[:most] or type(error).__name__
+    return escaped(" ".join(_GRAPH_NODE.sub("", text).split()))[:most] or type(error).__name__
 
 
 def typed_line(error: BaseException, most: int = _LONGEST) -> str:

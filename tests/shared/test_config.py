@@ -102,3 +102,8 @@ def test_an_error_is_one_line_and_never_empty(error: Exception, most: int, line:
     assert typed_line(error, most) == ("ValueError" if line == "ValueError" else f"ValueError: {line}")
     assert last_line(error) == last
     assert len(typed_line(error)) <= len("ValueError: ") + 2000
+
+
+def test_the_line_of_a_tensorflow_error_begins_with_its_reason() -> None:
+    error = ValueError("{{function_node __wrapped__SaveV2_device_/job:localhost/device:CPU:0}} run/part; No space left")
+    assert one_line(error) == "run/part; No space left"
