@@ -53,13 +53,24 @@ def exit_code(command: Callable[[], int | None]) -> int:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
         except OSError as error:
-            if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT):
+                line = f"{error.filename or 'a file'} cannot be read or written: {error.strerror}"
+            elif _has_working_directory():
                 raise
-            where = "a file" if error.filename is None else error.filename
-            print(f"error: {escaped(f'{where} cannot be read or written: {error.strerror}')}", file=sys.stderr)
+            else:
+                line = "the working directory does not exist any more: change to another one"
+            print(f"error: {escaped(line)}", file=sys.stderr)
             return EXIT_FAILED
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def print_line(console: Console, line: str) -> None:

@@ -93,9 +93,11 @@ class Display:
                 self.update(progress)
             case Stopped():
                 self.__exit__()
-                folder, here = Path(event.folder), Path.cwd()
-                typed = quoted(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-                for line in summary_lines(event.summary, typed, self._trust):
+                folder = Path(event.folder)
+                # It may be elsewhere, and the working directory may have been deleted.
+                with suppress(ValueError, FileNotFoundError):
+                    folder = folder.relative_to(Path.cwd())
+                for line in summary_lines(event.summary, quoted(folder), self._trust):
                     self.message(line)
 
     def wait_for(self, text: str) -> None:

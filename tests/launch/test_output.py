@@ -58,6 +58,18 @@ def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture) -
         exit_code(partial(fails, ConnectionResetError(errno.ECONNRESET, "reset")))
 
 
+def test_a_working_directory_that_was_deleted_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert exit_code(lambda: len(os.getcwd())) == EXIT_FAILED
+    expected = "error: the working directory does not exist any more: change to another one\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     drop_half_line(file)

@@ -272,6 +272,22 @@ def test_the_last_lines_are_the_commands_for_the_run(
     assert untrained[-2:] == [f"run folder:   {tmp_path}", resume]
 
 
+def test_a_run_ends_in_a_working_directory_that_was_deleted(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
+    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing", "mean_return_100"))
+    summary = {"status": "failed", "episodes": 0, **dict.fromkeys(counts, 1), **nothing}
+    console, run, folder = Console(file=io.StringIO(), width=1_000), tmp_path / "folder" / "run", tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for deleted, shown in ((False, "run"), (True, run)):
+        if deleted:
+            folder.rmdir()
+        Display(cartpole, console).show(Stopped(str(run), summary))
+        assert shown_by(console).splitlines()[-1] == f"continue:     tributary train --resume {shown}"
+
+
 class Broken(io.StringIO):
     """What no write reaches."""
 
