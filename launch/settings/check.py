@@ -95,6 +95,9 @@ def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
         # A trace is written line by line into the file itself.
         if file.exists() and not os.access(file, os.W_OK):
             raise setting_error("record_arrivals", file, "is no file that can be written")
+        # It is read as the run goes on, and the record would begin by emptying it.
+        if config.replay_arrivals is not None and file.resolve() == Path(config.replay_arrivals).resolve():
+            raise setting_error("record_arrivals", file, "is the trace that is replayed; name another file")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(TraceReader(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:

@@ -173,3 +173,14 @@ def test_another_file_is_refused(content: bytes, message: str, tmp_path: Path) -
     (tmp_path / "order.txt").write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
         TraceReader(str(tmp_path / "order.txt"))
+
+
+@pytest.mark.parametrize("name", ["order.txt", "link.txt"])
+def test_a_trace_is_not_recorded_over_itself(name: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    order, content = tmp_path / "order.txt", "version 3\nactors 0 1\nreport 0\n"
+    order.write_text(content)
+    (tmp_path / "link.txt").symlink_to(order)
+    line = f"{SMALL} --replay-arrivals {order} --record-arrivals {tmp_path / name} --run-dir {tmp_path / 'run'}"
+    assert main(line.split()) == 2
+    assert "is the trace that is replayed" in capsys.readouterr().err
+    assert order.read_text() == content
