@@ -164,9 +164,14 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         learner = RemoteLearner(process, start.folder, say)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
-        except StoppedBeforeTrainingError:
+        except KeyboardInterrupt as error:
+            if not isinstance(error, StoppedBeforeTrainingError):
+                # A second Ctrl-C, which may come before the first one was passed on.
+                if learner.ready:
+                    raise
+                ray.kill(process, no_restart=True)
             if start.death is None or not start.resume:
-                raise
+                raise StoppedBeforeTrainingError from None
             # What the learners before it have saved must not be taken for nothing, and discarded.
             say("stopped before another learner was ready: the run ends with its last checkpoint")
             raise KeyboardInterrupt from None
@@ -241,6 +246,11 @@ class RemoteLearner:
         self._next_view: Any = None
         self._weights_requested, self._numbers = False, dict[str, float]()
         self._progress: Progress | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process has responded."""
+        return self._progress is not None
 
     @property
     def agent_steps(self) -> int:
@@ -320,7 +330,7 @@ class RemoteLearner:
         Raises:
             StoppedBeforeTrainingError: the process has not started yet.
         """
-        if self._progress is None:
+        if not self.ready:
             # It would go on to write into the folder.
             ray.kill(self._process, no_restart=True)
             raise StoppedBeforeTrainingError

@@ -190,6 +190,26 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
     assert said[-1].startswith("stopped before another learner was ready") == saved
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_second_ctrl_c_before_the_learner_is_ready_leaves_nothing(
+    ready: bool, fake_ray: FakeRay, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver waits for the learner when the second one comes: the first was not passed on yet."""
+    process = FakeLearner()
+    process.responds = ready
+
+    def watch(_wait: Callable, view: Callable, _pass_on: Callable) -> Any:
+        view()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner_process, "start_learner", lambda _: process)
+    start = LearnerStart(cartpole, environment_spec(cartpole.environment), tmp_path, HERE, False, 0.0)
+    with pytest.raises(KeyboardInterrupt) as left:
+        learner_process.run_learners(start, watch, print, StopRequest())
+    assert isinstance(left.value, StoppedBeforeTrainingError) == (not ready)
+    assert fake_ray.killed == ([] if ready else [process])
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     resume: bool, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
