@@ -90,9 +90,11 @@ class Interrupts(StopRequest):
         self.requested = self.interrupted = True
 
     def _request_only(self, kind: int, _frame: object) -> None:
-        if self._training:
-            self.request("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
-        elif not self._concluding:
+        if self._concluding:
+            return
+        # Before training, too: an exception that is raised in a callback, as imports have them, is lost.
+        self.request("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
+        if not self._training:
             self._concluding = True
             raise StoppedBeforeTrainingError
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +336,15 @@ def test_a_hangup_outside_of_training() -> None:
         with interrupts.training():
             pass
         send(signal.SIGHUP)
+
+
+def test_a_signal_whose_exception_is_lost_stops_the_run_once_it_trains() -> None:
+    with Interrupts() as interrupts:
+        # As in a callback of a weak reference, which Python calls within imports.
+        with suppress(StoppedBeforeTrainingError):
+            send(signal.SIGTERM)
+        with interrupts.training():
+            assert interrupts.requested
 
 
 def test_a_hangup_that_was_ignored_stays_ignored() -> None:
