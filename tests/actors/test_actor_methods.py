@@ -40,6 +40,17 @@ def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> l
     return rollouts
 
 
+def test_the_frames_of_the_weights_anneal_epsilon(cartpole: RunConfig) -> None:
+    exploration = ExplorationConfig(final_epsilons=(0.0,), annealing_frames=100)
+    config = replace(cartpole, method=MethodConfig(name="q_learning"), exploration=exploration)
+    policy = make_policy(config, environments=4)
+    weights, observations = policy.initial_parameters(), np.ones((4, 4), np.float32)
+    for frames, explores in ((0, True), (100, False), (0, True)):
+        policy.assign(weights, frames)
+        actions = {int(action) for _ in range(20) for action in policy.act(observations).actions}
+        assert (len(actions) > 1) == explores, frames
+
+
 def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig, monkeypatch) -> None:
     config = replace(cartpole, method=MethodConfig(name="sarsa"))
     first, second, third = recorded(config, monkeypatch, 3)
