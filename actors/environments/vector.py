@@ -165,7 +165,8 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
     if config.registered_id not in gymnasium.registry:
         advice = _near(config.registered_id)
         if not config.modules:
-            advice += "; or name the module that registers it: --environment.import MODULE"
+            advice += "" if advice.endswith("?") else ";"
+            advice += " or name the module that registers it: --environment.import MODULE"
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
     skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
     if skipping and config.frame_skip > 1:

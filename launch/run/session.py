@@ -379,9 +379,13 @@ class TrainingSession:
             weights, mean = result.snapshot, point["mean_return"]
             self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
 
-    def _save(self) -> None:
-        """Write a checkpoint, compare its weights with the best ones, and start an update of the remote copy."""
-        learner = self.learner
+    def _save(self, *, last: bool = False) -> None:
+        """Write a checkpoint, compare its weights with the best ones, and start an update of the remote copy.
+
+        Raises:
+            TrainingStoppedError: the parameters are not finite, or the last checkpoint could not be written.
+        """
+        learner, unwritten = self.learner, None
         # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
             raise TrainingStoppedError(
@@ -393,17 +397,21 @@ class TrainingSession:
             self.messages.emit(Saved(learner.version))
         except CheckpointError as error:
             # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
-            self.log(f"warning: {error}; training goes on")
+            unwritten = error
+            if not last:
+                self.log(f"warning: {error}; training goes on")
         if not self.evaluations.regular:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             parameters = learner.snapshot().parameters
             self._best.keep_if_best(learner.version, parameters, self.returns.mean, TRAINING)
         if self._copy is not None:
             self._copy.start()
+        if last and unwritten is not None:
+            raise TrainingStoppedError(f"{unwritten}; what was learned since the checkpoint before it is lost")
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
-            self._save()
+            self._save(last=True)
         except TrainingStoppedError as error:
             # `run` has logged the same failure already.
             if str(error) != str(failure):

@@ -159,11 +159,13 @@ def test_a_full_disk_costs_checkpoints(cartpole: RunConfig, tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(tf.train.CheckpointManager, "save", full_after_two)
         run = session(config, tmp_path)
-        assert run.run()["status"] == "frames_reached"
+        # All but the last are warnings: what was learned since is lost.
+        assert run.run()["status"] == "failed"
     events = run.view().events
     assert [event.update for event in events if isinstance(event, Saved)] == tried[:2]
     warnings = [event for event in events if isinstance(event, Message) and event.text.startswith("warning: ")]
-    assert len(warnings) == len(tried) - 2 > 1
+    assert len(warnings) == len(tried) - 3 > 1
+    assert any("since the checkpoint before it is lost" in event.text for event in events if isinstance(event, Message))
     assert session(config, tmp_path, resume=True).learner.version == tried[1] > tried[0]
 
 
