@@ -37,7 +37,7 @@ from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from launch.run.summary import LearnerDeath
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
@@ -161,7 +161,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         if not start.placement.here:
             start = start._replace(sent=sent_folder(start.folder))
         process = start_learner(start)
-        learner = RemoteLearner(process, start.folder, say)
+        learner = RemoteLearner(process, start.folder, say, alone=start.placement.here)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
         except KeyboardInterrupt as error:
@@ -232,10 +232,13 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
 
 
 class RemoteLearner:
-    """The driver's view of a learner's process. It copies the learner's folder, if that is another, to this machine."""
+    """The driver's view of a learner's process. It copies the learner's folder, if that is another, to this machine.
 
-    def __init__(self, process: Any, folder: Path, say: Callable[[str], None]) -> None:
-        self._process, self._folder = process, folder
+    `alone`: the run is on this machine alone.
+    """
+
+    def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, alone: bool = False) -> None:
+        self._process, self._folder, self._alone = process, folder, alone
         self._result = process.run.remote()
         self._stamps: dict[str, Stamp] = {}
         self._copied = time.monotonic()
@@ -312,13 +315,20 @@ class RemoteLearner:
             self._say(f"the copy of the run in {self._folder} is up to date again")
 
     def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
-        """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start."""
+        """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start.
+
+        Raises:
+            TrainingFailedError: it will not, because Ray's process of this machine, on which the run is alone, died.
+        """
         self._weights_requested |= weights
         self._numbers |= numbers or {}
         if self._next_view is None:
             self._next_view = self._process.view.remote(self._weights_requested, self._numbers)
             self._weights_requested, self._numbers = False, {}
         if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
+            # Ray would wait for another machine for ever.
+            if self._alone and not self.ready and not cluster_nodes():
+                raise TrainingFailedError("Ray's process of this machine, the raylet, has died: --resume continues")
             return View(self._progress or Progress(), [])
         view: View = ray.get(self._next_view)
         self._next_view, self._progress = None, view.progress

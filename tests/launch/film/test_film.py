@@ -1,5 +1,6 @@
 """Episodes with their pictures, values and preferences; `tributary watch` and `record`."""
 
+import errno
 import json
 import signal
 import sys
@@ -260,7 +261,7 @@ def test_nothing_is_left_of_a_film_or_a_picture_that_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"), VideoWriter(tmp_path / "film.gif", 25, comment="") as writer:

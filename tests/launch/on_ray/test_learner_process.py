@@ -18,7 +18,7 @@ from launch.on_ray.placement import Node, Placement, place_here
 from launch.run.events import Progress, View
 from launch.run.saving import Changes, Stamp
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 SUMMARY = {"status": "frames_reached"}
 DIED = ray.exceptions.RayActorError(
@@ -64,7 +64,7 @@ class FakeRay:
     exceptions = ray.exceptions
 
     def __init__(self) -> None:
-        self.killed: list[Any] = []
+        self.killed, self.nodes = list[Any](), ["this machine"]
 
     def wait(self, calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:  # noqa: ARG002
         return ([], calls) if calls[0]() is PENDING else (calls, [])
@@ -83,6 +83,7 @@ class FakeRay:
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(learner_process, "ray", fake)
+    monkeypatch.setattr(learner_process, "cluster_nodes", lambda: fake.nodes)
     monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
     return fake
 
@@ -188,6 +189,18 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
         run((120, DIED), (0, PENDING), said=said)
     assert isinstance(stopped.value, StoppedBeforeTrainingError) == (not saved)
     assert said[-1].startswith("stopped before another learner was ready") == saved
+
+
+def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, tmp_path: Path) -> None:
+    """Ray would wait for ever for a machine for the next learner. On a cluster one may come."""
+    process = FakeLearner()
+    process.responds = False
+    alone, on_cluster = (RemoteLearner(process, tmp_path, print, alone=alone) for alone in (True, False))
+    alone.view()
+    fake_ray.nodes = []
+    on_cluster.view()
+    with pytest.raises(TrainingFailedError, match="the raylet, has died"):
+        alone.view()
 
 
 @pytest.mark.parametrize("ready", [False, True])
