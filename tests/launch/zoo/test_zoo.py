@@ -195,10 +195,12 @@ def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path],
 
 
 RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
+STUDY = ROOT / "docs" / "studies" / "a3c"
+SHIPPED = [*RUNS, *sorted(STUDY.glob("*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
 SCORES = (ROOT / "docs" / "scores.md").read_text()
 
 
-@pytest.mark.parametrize("file", [*RUNS, *sorted(zoo.FOLDER.glob("*/config.json"))], ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.parent.name)
 def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
     """A setting that is removed or added: write these files anew, with equal behaviour."""
     read_config_file(file)
@@ -208,6 +210,7 @@ def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
 # What the documents tell as results of presets of today.
 MADE_BY = {zoo.FOLDER / agent: preset for agent, preset in (("qbert", "atari"), ("pong-a3c", "a3c"))}
 MADE_BY |= {zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm", **{file.parent: "pong" for file in RUNS}}
+MADE_BY |= {STUDY / "pong-seed-2": "a3c", STUDY / "breakout": "a3c", STUDY / "pong-default": "pong"}
 
 
 @pytest.mark.parametrize("folder", MADE_BY, ids=lambda folder: folder.name)
