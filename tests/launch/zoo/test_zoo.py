@@ -210,7 +210,8 @@ def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
 # What the documents tell as results of presets of today.
 MADE_BY = {zoo.FOLDER / agent: preset for agent, preset in (("qbert", "atari"), ("pong-a3c", "a3c"))}
 MADE_BY |= {zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm", **{file.parent: "pong" for file in RUNS}}
-MADE_BY |= {STUDY / "pong-seed-2": "a3c", STUDY / "breakout": "a3c", STUDY / "pong-default": "pong"}
+MADE_BY |= {STUDY / name: "a3c" for name in ("pong-seed-2", "pong-seed-3", "breakout")}
+MADE_BY |= {STUDY / "pong-default": "pong"}
 
 
 @pytest.mark.parametrize("folder", MADE_BY, ids=lambda folder: folder.name)
