@@ -13,8 +13,9 @@ from gymnasium.spaces import Box, Dict
 from rollouts import first_weights, make_actor, run, traces
 
 from actors.actor import Actor
-from actors.device_player import DevicePlayer
+from actors.device_player import DevicePlayer, _joined_non_finite
 from actors.environments import EnvironmentSpec, environment_spec
+from actors.environments.adapter import NonFinite
 from actors.gradient import gradients_of
 from actors.player import Player
 from actors.policy import Policy
@@ -215,3 +216,13 @@ def test_xla_compiles_the_graphs() -> None:
         gradients.append(of_rollout.next().gradient)
         player.close()
     np.testing.assert_allclose(gradients[1], gradients[0], rtol=0.0, atol=1e-5 * np.abs(gradients[0]).max())
+
+
+def test_a_replaced_observation_is_of_its_vector() -> None:
+    """Otherwise the moments of observations would take in the zeros that stand for it."""
+    fault = NonFinite(np.array([True, False]), "place[1]")
+    for parts, expected in (([fault, None], [True, False, False, False]), ([None, fault], [False, False, True, False])):
+        joined = _joined_non_finite(parts)
+        assert joined is not None
+        assert (joined.environments.tolist(), joined.number) == (expected, "place[1]")
+    assert _joined_non_finite([None, None]) is None
