@@ -4,7 +4,6 @@ A block starts `from` another one, else from the defaults of `RunConfig`. A sect
 section of the other one. "None" is no value, as in files for `--config`.
 """
 
-import difflib
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +85,7 @@ def check_preset(name: str) -> None:
             advice = f": {known}; see tributary presets"
         else:
             advice = nearest(name, PRESETS)
-            if not difflib.get_close_matches(name, PRESETS):
+            if not advice.endswith("?"):
                 advice += "; an environment is named by its id, like ALE/Seaquest-v5"
         raise ConfigurationError(f"unknown preset {name}{advice}")
 

@@ -35,7 +35,7 @@ def _started(file: Path) -> int:
 def new_run_dir(name: str) -> Path:
     """Make a new folder below runs/, named by the time, with a number after others of the same second."""
     first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    # First: a link to a folder that is gone exists for `mkdir`, under every number.
+    # For `mkdir`, a link to a folder that is gone exists, whatever the number.
     make_folder(folder.parent, "run_dir")
     for number in count(2):
         try:

@@ -211,7 +211,7 @@ def _count(value: Any) -> int:
         # 1.5 is no count, and 1.0 is more likely a mistake than a 1.
         if number == number.to_integral_value() and ("." not in digits or power):
             return int(number)
-    # Of an infinity and a NaN the remainder is NaN.
+    # Infinities and NaN have the remainder NaN.
     if isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
         return int(value)
     raise ValueError("must be a whole number, like 20000, 20k, 2M or 2e4")

@@ -142,7 +142,7 @@ def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
         stages = {"environment": 60.0, "gradient": 40.0}
         written_run(tmp_path / f"seed-{seed}", [row(1.0, 10.0, stages, 5.0, **faults) | metrics], RunConfig(seed=seed))
     file = tmp_path / "report.json"
-    # Of an evaluation that was killed, and of one whose machine crashed.
+    # What an evaluation that is killed leaves, and what a crash of the machine leaves of a file.
     for name, content in (("noop.part-1", '{"protocol'), ("noop", "")):
         (tmp_path / f"seed-1/evaluation-{name}.json").write_text(content)
     assert main(["report", str(tmp_path), "--json", str(file)]) == 0
