@@ -47,9 +47,6 @@ COMMANDS: dict[str, Command] = {
         "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling"
     ),
     "doctor": Command("", "check this machine, or every node of a cluster", "launch.commands.doctor:doctor"),
-    "clusters": Command(
-        "[DIR]", "write files for clusters: ray up, Kubernetes, Docker", "launch.commands.clusters:clusters"
-    ),
     "config": Command(
         "[PRESET]", "print all settings as a file for train --config", "launch.commands.presets:config_line"
     ),

@@ -30,11 +30,6 @@ from shared.config.task import STICKY, option_of_type, read_wrapper
 from shared.errors import raised_at, setting_error, typed_line
 from shared.registry import import_modules
 
-UNSAVED = (
-    "has running statistics, which differ between copies and are not saved; --network.observation-scaling running and "
-    "--environment.normalise-rewards have statistics of all training, which are saved"
-)
-
 
 class GymnasiumAdapter(Adapter):
     """The adapter of Gymnasium's vector environments. `render_mode` is that of `gymnasium.make`."""
@@ -82,6 +77,7 @@ class GymnasiumAdapter(Adapter):
             left_out=tuple(seen.left_out),
             action_space=actions.description(),
             masked=masked,
+            notes=tuple(seen.notes),
         )
         return vector
 
@@ -94,7 +90,7 @@ class GymnasiumAdapter(Adapter):
         return environment.frames if isinstance(environment, Pictures) else None
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:  # noqa: ARG002
-        return replace(self._spec, notes=tuple(self.reader.notes))
+        return self._spec
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         # Environments accept Python integers only.
@@ -216,16 +212,22 @@ def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) ->
 
     Each copy has its own, and none are saved: an evaluation would begin with others than those of training.
     """
-    for layer in layers(environment):
+    for layer in _layers(environment):
         own = list(vars(layer).values())
         own += [part for value in own if isinstance(value, Mapping) for part in value.values()]
         own += [part for value in own if isinstance(value, list | tuple) for part in value]
         if any(isinstance(value, RunningMeanStd) for value in own):
             setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
-            raise setting_error(f"environment.{setting}", value, f"{type(layer).__name__} {UNSAVED}")
+            raise setting_error(
+                f"environment.{setting}",
+                value,
+                f"{type(layer).__name__} has running statistics, which differ between copies and are not saved; "
+                f"--network.observation-scaling running and --environment.normalise-rewards have statistics of all "
+                f"training, which are saved",
+            )
 
 
-def layers(environment: Any) -> Iterator[Any]:
+def _layers(environment: Any) -> Iterator[Any]:
     """The wrappers of an environment, also those that are no `gymnasium.Wrapper`, and the environment itself."""
     while isinstance(environment, gymnasium.Env):
         yield environment

@@ -24,11 +24,6 @@ from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 # With more choices or outputs each observation takes megabytes, and a rollout gigabytes; with more numbers the first
 # layer takes gigabytes.
 _MOST_CHOICES, _MOST_NUMBERS = 100_000, 1_000_000
-# float32 has all whole numbers up to here.
-_LARGEST_WHOLE = 2**24
-# Observations in which `Observations` looks for changes that float32 loses.
-_LOOKS = 10
-
 
 _WRAP = "--environment.wrappers MODULE:WRAPPER"
 
@@ -151,22 +146,6 @@ def random_actions(
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
 
 
-_ROUNDED = (
-    f"the network sees float32, in which neighbours beyond {_LARGEST_WHOLE:,} are equal; subtract, divide or split "
-    f"them in a wrapper ({_WRAP})"
-)
-
-
-def _largest_whole(space: Box) -> int:
-    """The largest bound of whole numbers that is not the last number of its dtype; 0 without one."""
-    dtype: Any = space.dtype
-    if not np.issubdtype(dtype, np.integer):
-        return 0
-    limits = np.iinfo(dtype)
-    ends = np.unique([space.low, space.high]).tolist()
-    return max((abs(end) for end in ends if end not in (limits.min, limits.max)), default=0)
-
-
 Path = tuple[Any, ...]
 """The keys of Dicts and indices of Tuples that lead to a part of an observation."""
 
@@ -183,13 +162,12 @@ class Observations:
 
     A stack of images is an image, uint8; images beside other parts are rows of bytes, uint8; all else is a vector,
     float32: all numbers side by side, choices one-hot. A part of another kind is a ValueError. The attributes are those
-    of an `EnvironmentSpec`; `notes` may grow with the first observations.
+    of an `EnvironmentSpec`.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.left_out: list[str] = []
         self.notes: list[str] = []
-        self._looks, self._last = _LOOKS, dict[Path, npt.NDArray[Any]]()
         self._images: list[tuple[Path, Box]] = []
         self._numbers = list(self._parts_of(space, ()))
         self.sizes = tuple((path_name(part.path), len(part.low)) for part in self._numbers)
@@ -229,9 +207,6 @@ class Observations:
         if numbers is None:
             channels_together(observations, to)
             return
-        if self._looks:
-            self._looks -= 1
-            self._look(observations)
         start = 0
         for part in self._numbers:
             part.write(np.asarray(found_at(part.path, observations)), numbers[:, start : start + len(part.low)])
@@ -240,23 +215,6 @@ class Observations:
             for (path, _), (image, where) in zip(self._images, self.parts.image_bytes(), strict=True):
                 # Views: of the bytes of one row after another, each split into its axes.
                 channels_together(found_at(path, observations), to[:, where].reshape(-1, *image.shape))
-
-    def _look(self, observations: Any) -> None:
-        """Add a note for the first large number that float32 has not, or that changes by less than it shows."""
-        for part in self._numbers:
-            values = np.array(found_at(part.path, observations))
-            last, self._last[part.path] = self._last.get(part.path, values), values
-            if part.write is not _write_numbers or values.dtype.kind not in "fiu":
-                continue
-            with np.errstate(all="ignore"):
-                shown = values.astype(np.float32)
-                lost = (values != last) & (shown == last.astype(np.float32))
-                lost |= (values.dtype.kind != "f") & (shown.astype(np.float64) != values)
-                lost &= (np.abs(shown) >= _LARGEST_WHOLE) & np.isfinite(values)
-            if lost.any():
-                self.notes.append(f"observation {path_name(part.path)} has {values[lost][0]}: {_ROUNDED}")
-                self._looks = 0
-                return
 
     def _parts_of(self, space: gymnasium.Space, path: Path) -> Iterator[_Part]:
         if isinstance(space, Dict | Tuple):
@@ -271,9 +229,6 @@ class Observations:
             if isinstance(space, Box):
                 low, high = space.low, space.high
                 self.notes += _reading_notes(space, path)
-                if (most := _largest_whole(space)) > _LARGEST_WHOLE:
-                    self.notes.append(f"observation {path_name(path)} has whole numbers to {most:,}: {_ROUNDED}")
-                    self._looks = 0
             yield _Part(path, low.ravel().astype(np.float32), high.ravel().astype(np.float32), _write_numbers)
         elif isinstance(space, Discrete | MultiDiscrete):
             size = _check_size(space, "one-hot numbers", _MOST_CHOICES)

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
 from actors.environments.border import FAULT, LOGGED, LOGGER
-from actors.environments.gymnasium import UNSAVED, GymnasiumAdapter, layers
+from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, raised_at, setting_error, typed_line
@@ -27,10 +27,6 @@ _CLOSE_SECONDS = 5.0
 _VERSION = re.compile(r"-v\d+$")
 # Vector steps of random play that show whether an environment keeps to its spaces.
 _TRIAL_STEPS = 3
-# Names of running statistics, such as obs_rms, running_mean, M2 and max_reward.
-_STATISTIC = re.compile(
-    r"(?:^|_)(?:running|rms|mean|average|avg|ema|var|variance|std|m2|min|max)(?:_|$)", re.IGNORECASE
-)
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
@@ -180,10 +176,8 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         spec = environments.spec()
         if not trial:
             return spec
-        remarks = _try(environments, spec)
-        # With notes on the observations of these steps.
-        spec = environments.spec()
-        return replace(spec, notes=(*spec.notes, *remarks))
+        remark = _try(environments, spec)
+        return spec if remark is None else replace(spec, notes=(*spec.notes, remark))
 
 
 @contextmanager
@@ -222,56 +216,24 @@ def _near(environment_id: str) -> str:
     return f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"
 
 
-def _statistics(environments: VectorEnvironment) -> dict[str, npt.NDArray[np.float64]]:
-    """Numbers of a copy and of its wrappers that have names of running statistics, by class and name."""
-    found: dict[str, npt.NDArray[np.float64]] = {}
-    for layer in layers(next(iter(getattr(environments.unwrapped, "envs", ())), None)):
-        for name, value in vars(layer).items():
-            if isinstance(value, gymnasium.Env):
-                continue
-            inside = value if isinstance(value, dict) else getattr(value, "__dict__", {"": value})
-            for part, number in inside.items():
-                is_number = getattr(number, "dtype", type(number)) in (float, np.float32, np.float64)
-                if is_number and _STATISTIC.search(f"{name}_{part}"):
-                    path = filter(None, (type(layer).__name__, name, str(part)))
-                    found[".".join(path)] = np.array(number, np.float64)
-    return found
-
-
-def _kept_statistics(environments: VectorEnvironment, before: dict[str, npt.NDArray[np.float64]]) -> list[str]:
-    """A remark on the first statistic that steps have changed since `before`, and that a reset does not bring back.
-
-    Known by its name alone: a record that the environment keeps is no fault, so nothing is refused.
-    """
-    played = _statistics(environments)
-    environments.reset(0)
-    for name, number in _statistics(environments).items():
-        first = before.get(name, number)
-        if not any(np.array_equal(first, other, equal_nan=True) for other in (number, played.get(name, number))):
-            return [f"{name}, where observations or rewards follow from it, {UNSAVED}"]
-    return []
-
-
-def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> list[str]:
+def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> str | None:
+    """Play a few random steps. Returns a remark on an observation outside of its bounds."""
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
-    before = _statistics(environments)
     for _ in range(_TRIAL_STEPS):
         result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
         seen.append(result.observations)
         if (result.terminated | result.truncated).any():
             break
-    remarks = _kept_statistics(environments, before) if before else []
     if spec.observation_bounds is None or spec.parts is not None:
-        return remarks
+        return None
     low, high = np.array(spec.observation_bounds, np.float32)
     observations = np.concatenate([spec.split(rows)[0] for rows in seen])
     outside = np.argwhere((observations < low) | (observations > high))
-    if outside.size:
-        t, i = outside[0]
-        number = f"observation {i} is {observations[t, i]:g}"
-        remarks.append(f"{number}, outside of its space's {low[i]:g} to {high[i]:g}")
-    return remarks
+    if not outside.size:
+        return None
+    t, i = outside[0]
+    return f"observation {i} is {observations[t, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}"
 
 
 # 800 agent steps of random play, of which every tenth observation is kept: 0.5 seconds of one core, where 400 in each

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -70,26 +69,6 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
     assert config.modules == ("gymnasium.wrappers",) * 2
 
 
-class OwnMoments(gymnasium.ObservationWrapper):
-    """With moments of its own, and numbers of such names that are none."""
-
-    def __init__(self, env: gymnasium.Env, keeps: bool = True) -> None:
-        super().__init__(env)
-        self.moments, self._keeps = SimpleNamespace(mean=0.0, variance=1.0, count=0), keeps
-        self.mean, self.std = np.zeros(4), np.ones(4)
-
-    def reset(self, **options: Any) -> Any:
-        # As an environment does that draws its task.
-        self.noise_std = np.random.default_rng().random()
-        if not self._keeps:
-            self.moments.mean = 0.0
-        return super().reset(**options)
-
-    def observation(self, observation: Any) -> Any:
-        self.moments.mean = 0.9 * self.moments.mean + 0.1 * float(observation.mean())
-        return observation
-
-
 class Shell(gymnasium.Env):
     """No wrapper of Gymnasium's, with statistics by name."""
 
@@ -128,13 +107,6 @@ def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as error:
         environment_spec(EnvironmentConfig(**{**CARTPOLE, **settings}), trial=True)
     assert str(error.value).count("--environment.") <= 2
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_numbers_that_a_reset_keeps_may_be_running_statistics(keeps: bool) -> None:
-    config = EnvironmentConfig(**CARTPOLE, wrappers=(f"{__name__}:OwnMoments,keeps={str(keeps).lower()}",))
-    notes = environment_spec(config, trial=True).notes
-    assert [note.partition(",")[0] for note in notes] == ["OwnMoments.moments.mean"] * keeps
 
 
 def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
