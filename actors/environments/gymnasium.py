@@ -1,5 +1,6 @@
 """Any registered environment that is no Atari game, played by Gymnasium."""
 
+import difflib
 import importlib
 import inspect
 import multiprocessing
@@ -7,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -27,8 +29,11 @@ from actors.environments.pictures import Frames, Pictures, has_pictures
 from actors.environments.spaces import Actions, Observations
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
-from shared.errors import raised_at, setting_error, typed_line
+from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
 from shared.registry import import_modules
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class GymnasiumAdapter(Adapter):
@@ -165,15 +170,15 @@ def _clean_children() -> Iterator[None]:
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
     main.__spec__ = None
-    warnings = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (warnings, "ignore:resource_tracker")))
+    filters = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (filters, "ignore:resource_tracker")))
     try:
         yield
     finally:
         vars(main).update(hidden)
         os.environ.pop("PYTHONWARNINGS", None)
-        if warnings is not None:
-            os.environ["PYTHONWARNINGS"] = warnings
+        if filters is not None:
+            os.environ["PYTHONWARNINGS"] = filters
 
 
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
@@ -193,7 +198,16 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
             _draw_without_display()
     # The border checks what Gymnasium's checker looks at, and more, at every step; and all here reset before they step.
     spec = replace(spec, order_enforce=False)
-    environment = gymnasium.make(spec, **{"disable_env_checker": True, **options})
+    try:
+        with warnings.catch_warnings():
+            # A mode that the metadata lacks: many environments draw in it, and an error says so of the others.
+            warnings.filterwarnings("ignore", ".*initialised with render_mode")
+            environment = gymnasium.make(spec, **{"disable_env_checker": True, **options})
+    except TypeError as error:
+        refused = _not_taken(error, config, creator, render_mode)
+        if refused is None:
+            raise
+        raise refused from error
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
     _refuse_statistics(environment, config)
@@ -236,11 +250,16 @@ def _layers(environment: Any) -> Iterator[Any]:
 
 def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
     """Options in the types that the parameters of `takers` have, by their annotations and defaults."""
+    parameters = _parameters(*takers)
+    return {name: option_of_type(value, _types(parameters.get(name))) for name, value in options.items()}
+
+
+def _parameters(*takers: Any) -> dict[str, inspect.Parameter]:
     parameters: dict[str, inspect.Parameter] = {}
     for taker in takers:
         with suppress(TypeError, ValueError):
             parameters |= inspect.signature(taker).parameters
-    return {name: option_of_type(value, _types(parameters.get(name))) for name, value in options.items()}
+    return parameters
 
 
 def _types(parameter: inspect.Parameter | None) -> set[str]:
@@ -250,6 +269,32 @@ def _types(parameter: inspect.Parameter | None) -> set[str]:
     if parameter.annotation is inspect.Parameter.empty:
         return given
     return given | set(re.findall(r"\w+", str(parameter.annotation)))
+
+
+def _not_taken(
+    error: TypeError, config: EnvironmentConfig, creator: Any, render_mode: str | None
+) -> ConfigurationError | None:
+    """The error of an option, or of the `render_mode`, that is no parameter of an environment; None of other errors.
+
+    By the message of the call: an environment with `**kwargs` may pass them on to a class that takes fewer.
+    """
+    found = _UNEXPECTED.search(str(error))
+    if found is None:
+        return None
+    name = found[1]
+    if name == "render_mode" and render_mode is not None:
+        remedy = f"add render_mode to its constructor, and {render_mode} to the render_modes of its metadata"
+        return setting_error("environment.id", config.id, f"takes no render_mode, by which it would draw; {remedy}")
+    if name not in config.options:
+        return None
+    known = _parameters(creator)
+    taken = [other for other, each in known.items() if each.kind not in _VARIADIC and other != "render_mode"]
+    if near := difflib.get_close_matches(name, taken, n=1):
+        advice = f"did you mean {near[0]}?"
+    else:
+        advice = f"it takes {', '.join(taken)}" if taken else "leave it out"
+    value = f"{name} {config.options[name]}"
+    return setting_error("environment.options", value, f"{config.id} takes no such option; {advice}")
 
 
 def _draw_without_display() -> None:

@@ -32,6 +32,7 @@ Act = Callable[[npt.NDArray[np.generic], "State"], "Acted"]
 _DEFAULT_FRAMES_PER_SECOND = 30
 # Grey, in colour, and in colour with an opacity, which is not shown.
 _CHANNELS = (1, 3, 4)
+_PICTURE = "uint8 [height, width, 3]"
 
 
 class PlayedStep(NamedTuple):
@@ -96,7 +97,8 @@ class RenderedStage:
         try:
             self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
         except Exception as error:
-            raise self._not_shown(one_line(error).removeprefix(f"{config.id}: ")) from error
+            line = one_line(error).removeprefix(f"--environment.id {config.id}: ").removeprefix(f"{config.id}: ")
+            raise self._not_shown(line) from error
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
         self._shape: tuple[int, ...] | None = None
         frames_per_second = round(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
@@ -140,7 +142,7 @@ def as_frame(rendered: Any) -> Frame:
         ValueError: nothing is drawn, it is no picture, or its values are no bytes.
     """
     if rendered is None:
-        raise ValueError("it draws nothing")
+        raise ValueError(f"it draws nothing: render() gave None, where {_PICTURE} is expected")
     if isinstance(rendered, list | tuple) and rendered and np.ndim(rendered[-1]) >= 2:
         # A list of all pictures since the last call: the newest one.
         rendered = rendered[-1]
@@ -153,7 +155,7 @@ def as_frame(rendered: Any) -> Frame:
     elif picture.ndim == 3 and picture.shape[2] not in _CHANNELS:
         picture = np.moveaxis(picture, 0, -1)
     if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
-        raise ValueError(f"render() gave {described(rendered)}, where uint8 [height, width, 3] is expected")
+        raise ValueError(f"render() gave {described(rendered)}, where {_PICTURE} is expected")
     frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
 

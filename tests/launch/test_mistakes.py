@@ -58,6 +58,11 @@ MISTAKES = {
     "watch zoo:a/..": "zoo:a/..: no such agent ships",
     "evaluate pong": "the agent that ships is zoo:pong",
     "evaluate .": "is not the folder of a run: it has no config.json",
+    # Options of an environment's constructor.
+    "train cartpole --environment.options sutton_barto_rewrd true": "--environment.options sutton_barto_rewrd True: "
+    "CartPole-v1 takes no such option; did you mean sutton_barto_reward?",
+    "train pendulum --environment.options.mass 2": "--environment.options mass 2: Pendulum-v1 takes no such option; it "
+    "takes g",
     # Settings without an effect.
     "train cartpole --environment.frame-stack 4": "is for images; for others --environment.wrappers gymnasium.wrapp",
     "train cartpole --environment.no-greyscale": "--environment.greyscale False: is for images; leave it out with Cart",
