@@ -32,6 +32,7 @@ ENVIRONMENT_OPTIONS = "environment.options"
 _OPTION = re.compile(r"--([a-zA-Z][^=\s]*)(?:=(.*))?", re.DOTALL)
 _SHORT_OPTION = re.compile(r"-([a-zA-Z][\w.-]*)")
 _MOST_LISTED = 12
+_SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 class Fields(NamedTuple):
@@ -123,9 +124,9 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             # --environment.options.length 5
             name, pairs = ENVIRONMENT_OPTIONS, [typed.removeprefix(f"{ENVIRONMENT_OPTIONS}.")]
         if options.get(name) is bool:
-            values[name] = read_value(name, bool, "True" if attached is None else attached)
+            values[name] = _switch(name, attached, left)
         elif name not in options and options.get(switched_off) is bool:
-            values[switched_off] = not read_value(switched_off, bool, "True" if attached is None else attached)
+            values[switched_off] = not _switch(switched_off, attached, left)
         elif name not in options:
             raise _unknown(word, name, options, title)
         elif name == ENVIRONMENT_OPTIONS:
@@ -138,6 +139,17 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
                 raise ConfigurationError(f"{option_name(name)}: its value is missing")
             values[name] = read_value(name, options[name], text)
     return values, loose
+
+
+def _switch(name: str, attached: str | None, left: deque[str]) -> bool:
+    """The value of a switch: attached to it, or the next word where that can be no other than a value; else True."""
+    if attached is None:
+        attached = left.popleft() if left and left[0].lower() in _SWITCH_WORDS else "True"
+    if attached.lower() not in ("true", "false"):
+        group, dot, last = name.rpartition(".")
+        switches = f"{option_name(name)} for True, {option_name(f'{group}{dot}no_{last}')} for False"
+        raise setting_error(name, attached, f"must be True or False, or be left out: {switches}")
+    return attached.lower() == "true"
 
 
 def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> ConfigurationError:

@@ -36,6 +36,7 @@ MISTAKES = {
     "train --actors 1000": "there is room for",
     "train --network.name mlp": "use a3c_cnn, nature_cnn or impala_resnet",
     "train cartpole --network.name a3c_cnn": "CartPole-v1 gives observations of shape (4,); use mlp",
+    "train cartpole --environment.clip-rewards yes": "--environment.clip-rewards yes: must be True or False, or be ",
     "train --resume no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
     "train pong --resume no-such-folder": "PRESET pong: --resume no-such-folder has its settings",
     "train --stop-measure evaluation": "needs evaluations",

@@ -65,7 +65,12 @@ def test_what_is_no_count_is_refused(text: str) -> None:
     ("line", "message"),
     [
         ("--mark soon", "--mark soon: must be a number, like 0.001, 1e-3 or 2M"),
-        ("--environment.no-greyscale=1", "--environment.greyscale 1: must be True or False"),
+        (
+            "--environment.no-greyscale=1",
+            "--environment.greyscale 1: must be True or False, or be left out: --environment.greyscale for True, "
+            "--environment.no-greyscale for False",
+        ),
+        ("--fast off x", "--fast off: must be True or False, or be left out: --fast for True, --no-fast for False"),
         ("--steps", "--steps: its value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
@@ -103,6 +108,8 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
         ("--fast=False", Arguments(fast=False)),
         ("--no-fast", Arguments(fast=False)),
         ("--no-fast=false", Arguments(fast=True)),
+        ("--fast False x", Arguments(words=("x",), fast=False)),
+        ("x --no-fast true", Arguments(words=("x",), fast=False)),
         ("--environment.fire-on-reset", Arguments(settings={"environment.fire_on_reset": True})),
         ("--environment.no-fire_on_reset", Arguments(settings={"environment.fire_on_reset": False})),
     ],
