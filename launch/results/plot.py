@@ -22,7 +22,17 @@ from launch.output import (
     replacement,
     write_json,
 )
-from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, Band, Curve, XAxis, bands, curve_of, read_metrics
+from launch.results.curves import (
+    EVALUATION_RETURN,
+    TRAINING_RETURN,
+    Band,
+    Curve,
+    XAxis,
+    bands,
+    curve_of,
+    read_metrics,
+    seeds_of,
+)
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.settings.parse import Operand
@@ -136,7 +146,9 @@ def default_output(runs: list[Path], name: str) -> Path:
 def band_line(band: Band) -> str:
     """A line with the last return of each run of a group."""
     ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.run.config.seed})" for curve in band.curves)
-    return f"{band.label}: at the end {ends}"
+    runs = [curve.run for curve in band.curves]
+    count = f"{seeds_of(runs)}, " if len({run.config.seed for run in runs}) < len(runs) else ""
+    return f"{band.label}: {count}at the end {ends}"
 
 
 def as_json(band: Band) -> dict[str, Any]:
@@ -251,14 +263,13 @@ def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
 
 
 def _seeds_of(band: Band) -> str:
-    """The number of seeds in a band, and the number at its ends if some seeds start later or end earlier."""
-    distinct = len({curve.run.config.seed for curve in band.curves})
-    what = "seeds" if distinct == len(band.curves) else f"runs of {distinct} seed{'s' * (distinct > 1)}"
+    """The number of runs in a band, and the number at its ends if some start later or end earlier."""
+    runs = [curve.run for curve in band.curves]
     if not band.seeds.size:
-        return f"{len(band.curves)} {what}, no two of which overlap"
+        return f"{seeds_of(runs)}, no two of which overlap"
     most, first, last = band.seeds.max(), band.seeds[0], band.seeds[-1]
     ends = [f"{count} at the {end}" for end, count in (("start", first), ("end", last)) if count < most]
-    return f"{most} {what}" + (f" ({', '.join(ends)})" if ends else "")
+    return seeds_of(runs, most) + (f" ({', '.join(ends)})" if ends else "")
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from launch.results.curves import (
     lag_counts,
     read_metrics,
     same_but_for_seed,
+    seeds_of,
 )
 from launch.results.evaluate import (
     mean_and_error,
@@ -220,7 +221,7 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
     return _filled(
         "report_group.html",
         label=escape(label),
-        seeds=f"{len(runs)} seeds" if several else f"seed {config.seed}",
+        seeds=seeds_of([run.metrics for run in runs]) if several else f"seed {config.seed}",
         facts=_table(["run", *names], [[name, *(of_run[name] for of_run in facts)] for name in facts[0]]),
         evaluations=_evaluations(runs),
         video=_video(runs),

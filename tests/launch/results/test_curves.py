@@ -118,10 +118,21 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         ([PONG[0], PONG[1], short], "3 seeds (2 at the end)"),
         ([PONG[0], late, short], "3 seeds (2 at the start, 2 at the end)"),
         ([PONG[0], PONG[1]._replace(x=PONG[1].x + 2)], "2 seeds, no two of which overlap"),
+        ([PONG[0], PONG[0]], "2 runs of 1 seed"),
+        ([PONG[0], PONG[0], short], "3 runs of 2 seeds (2 at the end)"),
     ):
         (axes,) = drawn(curves)
         assert (axes.get_title("left"), axes.get_xlim()[0]) == ("ALE/Pong-v5", 0.0)
         assert legend(axes) == [f"median of {seeds}, quartiles; thin: each run"]
+
+
+def test_runs_of_one_seed_are_not_counted_as_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"frames": 5, "mean_return_100": 1.0, "episodes": 1, "stage_microseconds": {}}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        written_run(tmp_path / name, [row], RunConfig(seed=seed))
+    assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
+    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end 1.0 (seed 1), 1.0 (seed 1), 1.0" in capsys.readouterr().out
+    assert "3 runs of 2 seeds" in (tmp_path / "report.html").read_text()
 
 
 def test_plots_of_several_runs_go_into_their_common_folder(working_folder: Path) -> None:
