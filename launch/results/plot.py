@@ -50,7 +50,7 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
-    "axes.titlesize": 11,
+    "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "figure.dpi": 110,
@@ -61,7 +61,11 @@ _STYLE: Any = {
 
 _Read = TypeVar("_Read")
 
-_LEGEND_CHARACTERS, _Y_CHARACTERS = 35, 30
+_Y_CHARACTERS = 30
+# Characters of an inch, and the inches of a panel that its title and the text of its legend do not have.
+_TITLE_CHARACTERS, _LEGEND_CHARACTERS = (14, 0.9), (17, 1.3)
+# Inches below the axes of the numbers and the label of x.
+_X_INCHES = 0.42
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES, _ONLY_PANEL_INCHES = (3.2, 2.5), (7.0, 4.0)
 _SECONDS = {"hours": 3600, "minutes": 60, "seconds": 1}
@@ -176,10 +180,11 @@ def curves_figure(groups: Sequence[Band], x: XAxis, y: str) -> Iterator["Figure"
     width, height = _PANEL_INCHES if len(panels) > 1 else _ONLY_PANEL_INCHES
     with figure(width * columns, height * rows, columns, rows) as (drawn, every):
         for axes, inside in zip(every, panels, strict=False):
-            _draw_panel(axes, inside, y)
+            _draw_panel(axes, inside, y, width)
         for axes in every[len(panels) :]:
             axes.remove()
         _label_x(drawn, x)
+        _make_room_for_legends(drawn, columns)
         yield drawn
 
 
@@ -187,8 +192,9 @@ def panels_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, flo
     """A picture of the curves of each environment, `size` inches large."""
     for groups in _by_environment(bands(curves)):
         with figure(*size) as (drawn, (axes,)):
-            _draw_panel(axes, groups, y, legend=legend)
+            _draw_panel(axes, groups, y, size[0], legend=legend)
             _label_x(drawn, x)
+            _make_room_for_legends(drawn)
             yield as_svg(drawn)
 
 
@@ -216,22 +222,45 @@ def _label_x(drawn: "Figure", x: XAxis) -> None:
             axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g}" for tick in ticks])
         else:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    drawn.supxlabel(f"{unit} of training" if x == "seconds" else x.replace("_", " "), fontsize="medium")
+        axes.set_xlabel(f"{unit} of training" if x == "seconds" else x.replace("_", " "))
 
 
-def _draw_panel(axes: "Axes", groups: Sequence[Band], y: str, *, legend: bool = True) -> None:
-    """Draw groups of one environment, which is the title."""
+def _draw_panel(axes: "Axes", groups: Sequence[Band], y: str, width: float, *, legend: bool = True) -> None:
+    """Draw groups of one environment, which is the title. The panel is `width` inches wide."""
+    from matplotlib.transforms import ScaledTranslation
+
     for colour, band in zip(cycle(COLOURS), groups, strict=False):
         _draw_band(axes, colour, band)
     single = all(len(band.curves) == 1 for band in groups)
     how = ", one run" + " each" * (len(groups) > 1) if single else ""
     y_label = textwrap.fill(_Y_LABELS.get(y, y.replace("_", " ")), _Y_CHARACTERS)
-    axes.set(title=groups[0].environment + how, ylabel=y_label)
+    axes.set(title=_filled(groups[0].environment + how, width, *_TITLE_CHARACTERS), ylabel=y_label)
     axes.set_xlim(left=0)
     handles, labels = axes.get_legend_handles_labels()
     if legend and handles:
-        # Wrapped, because a legend as wide as the picture leaves no room for curves.
-        axes.legend(handles, [textwrap.fill(label, _LEGEND_CHARACTERS) for label in labels], loc="best", fontsize=8)
+        # Below the axes: the place in them with the fewest curves has some where there are many.
+        axes.legend(
+            handles,
+            [_filled(label, width, *_LEGEND_CHARACTERS) for label in labels],
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            bbox_transform=axes.transAxes + ScaledTranslation(0, -_X_INCHES, axes.figure.dpi_scale_trans),
+            borderaxespad=0,
+            fontsize=8,
+        )
+
+
+def _filled(text: str, width: float, in_an_inch: int, less: float) -> str:
+    """`text` in lines that are no wider than a panel."""
+    return textwrap.fill(text, int(in_an_inch * (width - less)))
+
+
+def _make_room_for_legends(drawn: "Figure", columns: int = 1) -> None:
+    """Make a figure higher by the highest legend of each row of panels, so that axes keep their size."""
+    legends = [axes.get_legend() for axes in drawn.axes]
+    heights = [0.0 if legend is None else legend.get_window_extent().height / drawn.dpi for legend in legends]
+    rows = [max(heights[first : first + columns]) for first in range(0, len(heights), columns)]
+    drawn.set_figheight(drawn.get_figheight() + sum(rows))
 
 
 def _draw_band(axes: "Axes", colour: str, band: Band) -> None:

@@ -1,5 +1,6 @@
 """Curves of runs, their medians against numbers worked out by hand, and plots of them."""
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_a_time_is_in_its_largest_unit() -> None:
         (10**5, "hours", ["0", "5"]),
     ):
         (axes,) = drawn([PONG[0]._replace(x=np.array([0.0, seconds]))], "seconds")
-        assert axes.figure.get_supxlabel() == f"{label} of training"
+        assert axes.get_xlabel() == f"{label} of training"
         shown = [tick.get_text() for tick in axes.get_xticklabels()]
         assert shown[:2] == ticks
         assert axes.get_xticks()[1] == int(ticks[1]) * {"seconds": 1, "minutes": 60, "hours": 3600}[label]
@@ -133,6 +134,27 @@ def test_runs_of_one_seed_are_not_counted_as_seeds(tmp_path: Path, capsys: pytes
     assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
     assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end 1.0 (seed 1), 1.0 (seed 1), 1.0" in capsys.readouterr().out
     assert "3 runs of 2 seeds" in (tmp_path / "report.html").read_text()
+
+
+def test_legends_cover_no_curves() -> None:
+    """They are below the axes of their panels, and in the picture."""
+    presets = "impala-deep", "onestep-sarsa-of-a-long-name", "a3c-lstm"
+    many = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], preset=preset) for preset in presets for seed in (1, 2)]
+    with curves_figure(
+        bands([*many, *QBERT, curve("CartPole-v1", 1, [0.0]), curve("A-v0", 1, [0.0])]), "frames", "y"
+    ) as figure:
+        figure.savefig(io.BytesIO())
+        inside = figure.bbox
+        axes = [each.get_window_extent() for each in figure.axes]
+        legends = [found.get_window_extent() for each in figure.axes if (found := each.get_legend()) is not None]
+    assert len(legends) == 2
+    assert {round(each.height) for each in axes} == {round(axes[0].height)}
+    assert axes[0].height > inside.height / 4
+    for legend_box in legends:
+        assert not any(legend_box.overlaps(each) for each in axes)
+        assert inside.x0 <= legend_box.x0 < legend_box.x1 <= inside.x1
+        assert inside.y0 <= legend_box.y0
+    assert not legends[0].overlaps(legends[1])
 
 
 def test_plots_of_several_runs_go_into_their_common_folder(working_folder: Path) -> None:
