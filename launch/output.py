@@ -316,9 +316,26 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def provenance_text(**more: Any) -> str:
-    """The provenance and `more` as one line of JSON, for the metadata of pictures and videos."""
-    return to_json({**more, **provenance()})
+def provenance_text(runs: Sequence[str] = (), **more: Any) -> str:
+    """The provenance and `more` as one line of JSON, for the metadata of pictures and videos.
+
+    These are passed on. Absolute paths, which have names of users and of machines, are relative to the working
+    directory, or a name alone where they lie elsewhere: those of `runs` and in the command.
+    """
+    made = provenance()
+    made["command"] = shlex.join(map(_without_folders, shlex.split(made["command"])))
+    named = {"runs": [_without_folders(run) for run in runs]} if runs else {}
+    return to_json({**named, **more, **made})
+
+
+def _without_folders(word: str) -> str:
+    """A word of a command, PATH or --option=PATH, without the folders of an absolute path."""
+    option, equals, text = word.rpartition("=")
+    path = Path(text)
+    if not path.is_absolute():
+        return word
+    here = Path.cwd()
+    return option + equals + str(path.relative_to(here) if path.is_relative_to(here) else path.name)
 
 
 def command_line() -> str:

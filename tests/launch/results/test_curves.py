@@ -1,6 +1,9 @@
 """Curves of runs, their medians against numbers worked out by hand, and plots of them."""
 
+import html
 import io
+import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -155,6 +158,20 @@ def test_legends_cover_no_curves() -> None:
         assert inside.x0 <= legend_box.x0 < legend_box.x1 <= inside.x1
         assert inside.y0 <= legend_box.y0
     assert not legends[0].overlaps(legends[1])
+
+
+def test_the_metadata_of_a_picture_has_no_folders_of_a_machine(
+    working_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, row = tmp_path_factory.mktemp("elsewhere"), {"frames": 5, "mean_return_100": 1.0}
+    here = written_run(working_folder / "runs" / "a", [row])
+    line = ["plot", str(here), str(written_run(elsewhere / "b", [row])), f"--output={elsewhere / 'c.svg'}"]
+    monkeypatch.setattr("sys.argv", ["/some/where/bin/tributary", *line])
+    assert main(line) == 0
+    text = (elsewhere / "c.svg").read_text()
+    assert not {str(folder) for folder in (elsewhere, working_folder) if str(folder) in text}
+    made = json.loads(html.unescape(re.findall("<dc:description>(.*)</dc:description>", text)[0]))
+    assert (made["runs"], made["command"]) == (["runs/a", "b"], "tributary plot runs/a b --output=c.svg")
 
 
 def test_plots_of_several_runs_go_into_their_common_folder(working_folder: Path) -> None:
