@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 if TYPE_CHECKING:
     from launch.python.agent import Agent
-    from launch.python.run import Picture, Run, Training
-    from launch.results.evaluate import PolicyName, ProtocolName
+    from launch.python.run import Picture, PlayOptions, Run, Training
     from launch.run.events import (
         Episodes,
         Evaluated,
@@ -123,6 +123,20 @@ AnyRun = str | PathLike[str]
 copy, as `--storage` keeps it, which is fetched into a new folder below runs/."""
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[["Event", "Training"], object]
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _parameters_of(
+    model: Callable[_Parameters, Any],
+) -> Callable[[Callable[..., _Result]], Callable[_Parameters, _Result]]:
+    """A decorator for functions that have the parameters of `model`, for editors, notebooks and `help`."""
+
+    def decorate(function: Any) -> Any:
+        function.__signature__ = inspect.signature(model).replace(return_annotation=function.__annotations__["return"])
+        return function
+
+    return decorate
 
 
 def train(
@@ -138,7 +152,7 @@ def train(
     start_from: AnyRun | None = None,
     on_row: OnRow | None = None,
     on_event: OnEvent | None = None,
-    progress: bool = True,
+    progress: bool | None = None,
     trust_imports: bool = False,
 ) -> Run:
     """Train an agent as `tributary train` does, in processes of its own. Ctrl-C stops the run, which is saved.
@@ -158,7 +172,7 @@ def train(
         on_event: called with each event of the run (`Started`, `Message`, `Preparing`, `Progressed`, `Episodes`, `Row`,
             `Evaluated`, `Saved`, `Weights`, `Stopped`) and the handle that `start` returns. When it returns False, the
             run is stopped. `Weights` come after `request_weights` of the handle.
-        progress: print the run's lines.
+        progress: print the run's lines. None: `train` does, and `start` does not.
         trust_imports: import the modules that the settings of an earlier run name, and run their code.
 
     Raises:
@@ -167,27 +181,13 @@ def train(
         KeyboardInterrupt: there was one. The run is saved.
         Exception: what `on_row` or `on_event` raised. The run is saved.
     """
-    training = _training(**locals())
+    training = _training(**locals() | {"progress": progress is not False})
     training.follow()
     return training.wait()
 
 
-def start(
-    preset: str | None = None,
-    *,
-    seed: int | None = None,
-    total_frames: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    config: str | PathLike[str] | None = None,
-    run_dir: str | PathLike[str] | None = None,
-    name: str | None = None,
-    resume: AnyRun | None = None,
-    start_from: AnyRun | None = None,
-    on_row: OnRow | None = None,
-    on_event: OnEvent | None = None,
-    progress: bool = False,
-    trust_imports: bool = False,
-) -> Training:
+@_parameters_of(train)
+def start(*preset: Any, **arguments: Any) -> Training:
     """Start to train, see `train`, and go on with the program. Returns a handle with `stop()` and `wait()`.
 
     It returns as soon as the run starts its actors. `on_row` and `on_event` are called in another thread. When the
@@ -196,7 +196,9 @@ def start(
     Raises:
         ConfigurationError: see `train`.
     """
-    training = _training(**locals())
+    given = inspect.signature(train).bind(*preset, **arguments)
+    given.apply_defaults()
+    training = _training(**given.arguments | {"progress": bool(arguments.get("progress"))})
     training.start()
     return training
 
@@ -252,22 +254,11 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
         return load_agent(str(run), weights, seed)
 
 
-def evaluate(
-    run: AnyRun,
-    *,
-    protocol: ProtocolName = "training",
-    episodes: int = 100,
-    policy: PolicyName = "as-trained",
-    weights: WeightsName = "auto",
-    seed: int | None = None,
-    trust_imports: bool = False,
-) -> dict[str, Any]:
+def evaluate(run: AnyRun, *, episodes: int = 100, **options: Unpack[PlayOptions]) -> dict[str, Any]:
     """Play whole episodes, see `Run.evaluate`. Returns the scores with the protocol that they were made by."""
     from launch.python.run import Run
 
-    return Run(run).evaluate(
-        protocol=protocol, episodes=episodes, policy=policy, weights=weights, seed=seed, trust_imports=trust_imports
-    )
+    return Run(run).evaluate(episodes=episodes, **options)
 
 
 def _training(

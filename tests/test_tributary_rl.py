@@ -1,16 +1,17 @@
 """The public Python API, from end to end: what the documents show is what runs."""
 
 import functools
+import inspect
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from sessions import QUICK
@@ -18,7 +19,9 @@ from watched_processes import output_of
 
 import tributary_rl as tributary
 from launch.presets import PRESETS
-from launch.python.run import resolved_run
+from launch.python.run import PlayOptions, resolved_run
+from launch.results.evaluate import PlayArguments
+from launch.settings.resolve import ResolvedRun
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -152,6 +155,33 @@ def test_an_environment_stands_where_a_preset_does() -> None:
     assert (run.preset, run.config) == ("pendulum", replace(PRESETS["pendulum"].config, seed=4))
     other = resolved_run("FrozenLake-v1", {}).config.environment
     assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
+
+
+@pytest.mark.parametrize(("start", "prints"), [(tributary.train, True), (tributary.start, False)])
+def test_train_and_start_have_the_same_arguments(
+    start: Callable[..., Any], prints: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    class Made:
+        def __init__(self, run: ResolvedRun, *given: Any, progress: bool) -> None:
+            made.append((run.config.seed, run.config.total_frames, *given, progress))
+
+        follow = wait = start = lambda _: None
+
+    monkeypatch.setattr("launch.python.run.Training", Made)
+    assert inspect.signature(start).parameters == inspect.signature(tributary.train).parameters
+    for given in ({}, {"progress": True}, {"progress": False}):
+        start("cartpole", seed=7, total_frames=50, run_dir="here", on_row=print, on_event=repr, **given)
+    assert made == [(7, 50, "here", print, repr, shown) for shown in (prints, True, False)]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
+        start("cartpole", sed=7)
+
+
+def test_evaluations_and_videos_have_the_options_of_the_commands() -> None:
+    options = get_type_hints(PlayOptions)
+    assert options.keys() == {field.name for field in fields(PlayArguments)} - {"run", "json"}
+    assert options == {name: kind for name, kind in get_type_hints(PlayArguments).items() if name in options}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from rich.console import Console
@@ -48,6 +48,16 @@ class Picture:
         return {{".png": "image/png", ".gif": "image/gif"}[self.path.suffix]: content}
 
 
+class PlayOptions(TypedDict, total=False):
+    """The options of methods that play whole episodes: those of `tributary evaluate`, with its defaults."""
+
+    protocol: ProtocolName
+    policy: PolicyName
+    weights: WeightsName
+    seed: int | None
+    trust_imports: bool
+
+
 class Run:
     """A trained run.
 
@@ -76,16 +86,7 @@ class Run:
         """The rows of metrics.jsonl in the order of their frames, for `pandas.DataFrame` for example."""
         return read_rows(self._folder) if self._folder.metrics.is_file() else []
 
-    def evaluate(
-        self,
-        *,
-        protocol: ProtocolName = "training",
-        episodes: int = 100,
-        policy: PolicyName = "as-trained",
-        weights: WeightsName = "auto",
-        seed: int | None = None,
-        trust_imports: bool = False,
-    ) -> dict[str, Any]:
+    def evaluate(self, *, episodes: int = 100, **options: Unpack[PlayOptions]) -> dict[str, Any]:
         """Play whole episodes, as `tributary evaluate` does. Returns what evaluation-PROTOCOL.json then holds.
 
         Raises:
@@ -95,9 +96,9 @@ class Run:
         from launch.results.evaluate import EvaluateArguments, score
 
         share_tensorflow()
-        choices: dict[str, Any] = {"protocol": protocol, "policy": policy, "weights": weights, "seed": seed}
-        with imports_permitted(every=trust_imports):
-            result = score(EvaluateArguments(run=self.path, episodes=episodes, **choices), Console(quiet=True))
+        arguments = EvaluateArguments(run=self.path, episodes=episodes, **options)
+        with imports_permitted(every=arguments.trust_imports):
+            result = score(arguments, Console(quiet=True))
         if result is None:
             raise KeyboardInterrupt
         return result
@@ -121,11 +122,7 @@ class Run:
         episodes: int = 1,
         format: Literal["mp4", "gif"] = "mp4",
         overlay: bool = False,
-        protocol: ProtocolName = "training",
-        policy: PolicyName = "as-trained",
-        weights: WeightsName = "auto",
-        seed: int | None = None,
-        trust_imports: bool = False,
+        **options: Unpack[PlayOptions],
     ) -> Picture:
         """Film whole episodes, as `tributary record` does, into videos/ in its folder.
 
@@ -136,9 +133,8 @@ class Run:
         from launch.film.record import RecordArguments, film
 
         share_tensorflow()
-        choices: dict[str, Any] = {"protocol": protocol, "policy": policy, "weights": weights, "seed": seed}
-        arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **choices)
-        with imports_permitted(every=trust_imports):
+        arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **options)
+        with imports_permitted(every=arguments.trust_imports):
             file = film(arguments, Console(quiet=True))["file"]
         if file is None:
             raise KeyboardInterrupt
