@@ -67,6 +67,18 @@ __all__ = [
 ]
 
 
+def _check_system() -> None:
+    """Refuse other systems: memory without a name, /proc, the affinity of threads and more are Linux's."""
+    if sys.platform == "linux":
+        return
+    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+    line = f"Tributary needs Linux, and {system} is not supported: use a container, or WSL on Windows"
+    if os.path.basename(sys.argv[0]).startswith("tributary"):
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(line)
+
+
 def _import_own_packages() -> None:
     """Import the project's packages by their place: others have modules of these names, ROS 2 a package `launch`.
 
@@ -92,6 +104,7 @@ def _import_own_packages() -> None:
             )
 
 
+_check_system()
 _import_own_packages()
 
 # Searched in this order when a name is first used: the command line starts here, too, and prints its help at once.

@@ -6,7 +6,6 @@ import gc
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-# Where Linux shows processes and their open files, and the limits that containers and batch systems set.
+# Where the kernel shows processes and their open files, and the limits that containers and batch systems set.
 PROCESSES = "/proc"
 CONTROL_GROUPS = "/sys/fs/cgroup"
 DEVICES = "/dev"
@@ -41,7 +40,7 @@ _NEEDED_SHARE = 0.75
 
 def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
-    cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores: float = len(os.sched_getaffinity(0))
     for group in _control_groups():
         # The files of version 2, and of version 1, whose quota is -1 without a limit.
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
@@ -53,11 +52,7 @@ def usable_cores() -> int:
 
 def machine_bytes() -> int:
     """Memory that this process may use in bytes: the physical one, or the limit of its container or job."""
-    try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        # Some builds of Python for macOS lack one of the names.
-        physical = int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = [group / name for group in _control_groups() for name in ("memory.max", "memory.limit_in_bytes")]
     return min([physical, *(limit for file in files for limit in _numbers(file))])
 
@@ -65,14 +60,13 @@ def machine_bytes() -> int:
 def load_average() -> float:
     """Number of threads that compute on this machine: the mean of the last minute, or fewer if some have just ended."""
     average, running = os.getloadavg()[0], []
-    with suppress(OSError):
-        # The mean of a minute still counts what ended seconds ago, such as the last measurement.
-        for _ in range(_LOAD_SAMPLES):
-            words = Path(PROCESSES, "loadavg").read_text(encoding="ascii").split()
-            # Without this thread, which reads it.
-            running.append(int(words[3].partition("/")[0]) - 1)
-            time.sleep(_LOAD_SAMPLE_SECONDS)
-    return min(average, sum(running) / len(running)) if running else average
+    # The mean of a minute still counts what ended seconds ago, such as the last measurement.
+    for _ in range(_LOAD_SAMPLES):
+        words = Path(PROCESSES, "loadavg").read_text(encoding="ascii").split()
+        # Without this thread, which reads it.
+        running.append(int(words[3].partition("/")[0]) - 1)
+        time.sleep(_LOAD_SAMPLE_SECONDS)
+    return min(average, sum(running) / len(running))
 
 
 def busy(load: float) -> str | None:
@@ -120,7 +114,7 @@ def _control_groups() -> Iterator[Path]:
     try:
         lines = Path(PROCESSES, "self", "cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
-        # Another system than Linux.
+        # A kernel without control groups.
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -222,7 +216,10 @@ def _gpu_budget(config: RunConfig) -> ThreadBudget:
 
 @functools.cache
 def machine_id() -> str | None:
-    """Identity of this boot and container: process ids have one meaning where it is equal. None without `/proc`."""
+    """Identity of this boot and container: process ids have one meaning where it is equal.
+
+    None where a sandbox does not show it.
+    """
     try:
         with open(f"{PROCESSES}/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return f"{file.read().strip()} {os.readlink(f'{PROCESSES}/self/ns/pid')}"

@@ -378,12 +378,11 @@ def _version(package: str) -> str | None:
 
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and system of this machine."""
-    model = platform.processor() or platform.machine()
-    if _CPU_INFO.is_file():
-        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), model)
+    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+    models = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
     return {
-        "cpu": model,
+        # On ARM there is no such line.
+        "cpu": next(models, platform.machine()),
         "cores": usable_cores(),
         "memory_gib": round(machine_bytes() / 2**30, 1),
         "system": sys.platform,

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -139,7 +138,7 @@ def _choose_kernels(network: NetworkConfig | None = None) -> None:
 
     On ARM, where it was not measured, TensorFlow has its default.
     """
-    if "tensorflow" not in sys.modules and _on_x86_linux() and _users_onednn() is None:
+    if "tensorflow" not in sys.modules and _on_x86() and _users_onednn() is None:
         os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
 
 
@@ -155,8 +154,8 @@ def _onednn_for(network: NetworkConfig | None) -> str:
     return "0" if network is not None and network.name == "mlp" else "1"
 
 
-def _on_x86_linux() -> bool:
-    return sys.platform == "linux" and platform.machine() == "x86_64"
+def _on_x86() -> bool:
+    return platform.machine() == "x86_64"
 
 
 def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = True) -> str:
@@ -166,9 +165,9 @@ def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = Tru
         network: as for `prepare_tensorflow`.
         in_this_process: the computation is done here, not in processes that import TensorFlow themselves.
     """
-    if not _on_x86_linux():
+    if not _on_x86():
         return "TensorFlow's default kernels"
-    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines() if _CPU_INFO.is_file() else []
+    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
     imported = in_this_process and "tensorflow" in sys.modules
     value = os.environ.get(_ONEDNN, "") if imported else _users_onednn()
@@ -236,10 +235,10 @@ def _keep_freed_memory() -> None:
     Whether glibc returns memory depends on its neighbours on the heap. Without this, some processes took three times
     as long to set their weights.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    # TensorFlow has no wheels for Linux with another library.
+    glibc = ctypes.CDLL(None)
+    glibc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    glibc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
@@ -251,9 +250,8 @@ def _without_notices() -> Iterator[None]:
         return
     open_standard_streams()
     _flush_stderr()
-    # In memory, where the system has such files: no folder for temporary ones may be writable.
-    in_memory = hasattr(os, "memfd_create")
-    with open(os.memfd_create("stderr"), "w+b") if in_memory else tempfile.TemporaryFile() as held:
+    # In memory: no folder for temporary files may be writable.
+    with open(os.memfd_create("stderr"), "w+b") as held:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:

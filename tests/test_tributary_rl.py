@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -290,6 +291,20 @@ def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) 
     script.write_text("import shared\ntry:\n    import tributary_rl\nexcept ImportError as error:\n    print(error)\n")
     printed = output_of(sys.executable, script, variables=on_path())
     assert printed.startswith(f"the module shared of {tmp_path}/shared.py has the name of a package of")
+
+
+@pytest.mark.parametrize(
+    ("platform", "program", "code", "line"),
+    [
+        ("darwin", "/usr/local/bin/tributary", 2, r"error: Tributary needs Linux, and macOS is not supported: use .*"),
+        ("win32", "script.py", 1, r"Traceback (?:.*\n)+ImportError: Tributary needs Linux, and Windows is not .*"),
+    ],
+)
+def test_another_system_is_refused_in_one_line(platform: str, program: str, code: int, line: str) -> None:
+    script = f"import sys; sys.platform = {platform!r}; sys.argv[0] = {program!r}; import tributary_rl"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert re.fullmatch(line + "\n", ended.stderr)
 
 
 def test_a_trainable_without_ray_tune_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

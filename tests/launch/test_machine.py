@@ -1,4 +1,4 @@
-"""One machine: limits, streams, a home folder, TensorFlow beside other programs; no Linux; `tributary doctor`."""
+"""One machine: limits, streams, a home folder, TensorFlow beside other programs; `tributary doctor`."""
 
 import json
 import os
@@ -151,8 +151,6 @@ def fakes(tmp_path: Path) -> dict[str, str]:
 
 
 _BACKEND = "; import keras; print(keras.config.backend(), os.environ['KERAS_BACKEND'])"
-# What only Linux has.
-_WITHOUT = "import ctypes; ctypes.CDLL = lambda _: None; os.__dict__.pop('memfd_create', None); "
 _REFUSED = """
 import keras
 try:
@@ -172,7 +170,6 @@ print(tensorflow.changes, before == dict(os.environ))
     ("script", "variables", "printed"),
     [
         ("prepare_tensorflow(gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
-        (_WITHOUT + "prepare_tensorflow(gpu=False)" + _BACKEND, {}, "tensorflow tensorflow"),
         # A program of the user keeps its variable.
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
@@ -334,25 +331,15 @@ def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monk
         assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
 
 
-def test_a_machine_without_the_features_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("memfd_create", "sched_getaffinity"):
-        monkeypatch.delattr(os, name, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.setattr(output, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(output.platform, "processor", lambda: "arm")
-    isdir = os.path.isdir
-    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/dev/shm" and isdir(path))
-    # The program of a Mac, whose Python knows one name.
-    program = tmp_path / "sysctl"
-    program.write_text('#!/bin/sh\n[ "$*" = "-n hw.memsize" ] && echo 17179869184\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(os, "sysconf", lambda name: int(name))
-    assert LocalTransport().offer() is None
-    assert (machine.usable_cores(), output.hardware()["cpu"]) == (12, "arm")
-    assert machine.machine_bytes() == 16 * GIB
-    assert report()["shared_memory_bytes"] is None
-    assert find([report()], reference()) == []
+def test_an_arm_machine_whose_kernel_has_no_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
+    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
+    for module in (output, tensorflow_setup):
+        monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert machine.usable_cores() == len(os.sched_getaffinity(0))
+    assert output.hardware()["cpu"] == "aarch64"
+    assert tensorflow_setup.kernels() == "TensorFlow's default kernels"
 
 
 def report(**wrong: Any) -> dict[str, Any]:
