@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launch.cli import COMMANDS
 from launch.commands.train import TrainArguments
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
+from launch.presets import PRESETS
 from launch.settings.parse import parse
 from launch.settings.resolve import resolve_request
 
@@ -44,6 +46,20 @@ def test_every_table_has_a_heading(document: Path) -> None:
 def test_the_page_on_installing_has_the_memory_that_is_reserved() -> None:
     reserved = f"reserve {ACTOR_BYTES >> 20} MiB for an actor and {LEARNER_BYTES >> 20} for the learner"
     assert reserved in (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("preset", "cells"),
+    [
+        ("cartpole", r"^\| `cartpole`, CartPole-v1 \| 475 \| 1–3 \| ([^|]+) \|"),
+        ("pong", r"^\| \d \|[^|]*\| ([\d,]+) \| \d\d\.\d\d ± .* games\)"),
+    ],
+)
+def test_what_a_run_usually_takes_is_the_median_of_the_scores(preset: str, cells: str) -> None:
+    found = re.findall(cells, (ROOT / "docs/scores.md").read_text(encoding="utf-8"), re.M)
+    agent_steps = [int(seed.replace(",", "")) for cell in found for seed in cell.split(";")]
+    assert len(agent_steps) == {"cartpole": 3, "pong": 5}[preset]
+    assert PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(agent_steps), rel=0.01)
 
 
 def test_readme_is_short() -> None:
