@@ -41,10 +41,11 @@ read-only. `tributary zoo` lists them, and `--json FILE` writes the list.
 
 Each score is the mean unclipped return of whole episodes ± its standard error, by the [protocol](scores.md) in the same
 row. The command repeats it; on another processor, sampled actions and therefore games may differ. Agent steps include
-those of the run that a run started from. The weights are the last ones, or the best of the training.
+those of the run that a run started from. The weights are those that did best: in training, by the return at a checkpoint,
+or in an evaluation.
 
-| agent | environment | agent steps of training | protocol | score | command |
-|---|---|---|---|---|---|
+| agent | environment | agent steps of training | weights | protocol | score | command |
+|---|---|---|---|---|---|---|
 """
 _MAKE = """
 `make agent RUN=runs/NAME NAME=pong` adds the agent of a run: it stores the weights as float16 unless the score suffers,
@@ -64,10 +65,11 @@ def page() -> str:
     rows = []
     for name, agent in described_agents().items():
         first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"
+        first += (agent["evaluations"][0]["weights"].removeprefix("the weights that were "),)
         for made in agent["evaluations"]:
             cells = (*first, made["protocol"]["name"], mean_and_error(made), f"`{made['command']}`")
             rows.append(f"| {' | '.join(cells)} |\n")
-            first = "", "", ""
+            first = ("",) * len(first)
     return _PAGE + "".join(rows) + _MAKE
 
 
