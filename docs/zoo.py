@@ -41,8 +41,8 @@ read-only. `tributary zoo` lists them, and `--json FILE` writes the list.
 
 Each score is the mean unclipped return of whole episodes ± its standard error, by the [protocol](scores.md) in the same
 row. The command repeats it; on another processor, sampled actions and therefore games may differ. Agent steps include
-those of the run that a run started from. The weights are those that did best: in training, by the return at a checkpoint,
-or in an evaluation.
+those of the run that a run started from. The weights are those that did best: in training, by the return at a
+checkpoint, or in an evaluation.
 
 | agent | environment | agent steps of training | weights | protocol | score | command |
 |---|---|---|---|---|---|---|
