@@ -41,7 +41,6 @@ from shared.errors import (
     TrainingFailedError,
     alternatives,
     raised_at,
-    setting_error,
     typed_line,
 )
 
@@ -328,12 +327,9 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         thread = futures.ThreadPoolExecutor(1)
         spec = thread.submit(_spec_of, run)
         thread.shutdown(wait=False)
-        try:
-            # A closed terminal does not end Ray's processes.
-            with blocked(signal.SIGHUP):
-                connect(run.config, run.budget.actors if run.budget else 0)
-        except ConnectionError as error:
-            raise setting_error("address", run.config.address, f"no Ray cluster answers there: {error}") from error
+        # A closed terminal does not end Ray's processes.
+        with blocked(signal.SIGHUP):
+            connect(run.config, run.budget.actors if run.budget else 0)
         run.spec = spec.result()
         placement, budget = _placed(run)
         config = run.config

@@ -78,16 +78,18 @@ def connect(config: RunConfig, actors: int) -> None:
     """Start Ray on this machine for this run alone, or join the cluster at `config.address`.
 
     Raises:
-        ConnectionError: there is no cluster at the address.
-        ConfigurationError: Ray did not start in time.
+        ConfigurationError: there is no cluster at the address, or Ray did not start in time.
     """
     if config.address == "local":
         # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
         on_gpus = config.actor.device == "gpu"
         # GPU actors share the cores of the machine. Ray counts no GPUs that are pretended.
         start_here(max(usable_cores() if on_gpus else 1, actors), pretended_gpus() if on_gpus else 0)
-    else:
+        return
+    try:
         join(config.address)
+    except ConnectionError as error:
+        raise _no_cluster(config.address, error) from error
 
 
 @contextmanager
@@ -260,7 +262,11 @@ def check_address(address: str) -> None:
         # Brackets separate an IPv6 address from its port.
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigurationError:
+    return setting_error("address", address, f"no Ray cluster answers there: {error}")
 
 
 def cluster_nodes() -> list[Node]:

@@ -248,6 +248,18 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
         assert taken == [joined.format(listener=listener)]
 
 
+def test_a_listener_that_is_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("no GCS")
+
+    monkeypatch.setattr(cluster.ray, "init", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConfigurationError) as raised:
+            cluster.connect(RunConfig(address=address), actors=1)
+    assert str(raised.value) == f"--address {address}: no Ray cluster answers there: no GCS"
+
+
 WORKER = replace(WORKERS[0], id="w")
 
 
