@@ -207,5 +207,5 @@ class ReplayExecutor(InlineExecutor):
     def _misfit(self, line: int, event: TraceEvent) -> TrainingStoppedError:
         return TrainingStoppedError(
             f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
-            f"way fits: it is the order of a run with other settings"
+            f"way fits: it is the trace of a run with other settings"
         )

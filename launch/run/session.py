@@ -160,7 +160,7 @@ class TrainingSession:
             f"{lost:,} agent steps again"
         )
         if self.config.record_arrivals is not None:
-            self.log(f"warning: {self.config.record_arrivals} has the order of arrivals up to here, and no further")
+            self.log(f"warning: {self.config.record_arrivals} has the trace up to here, and no further")
 
     def _new_coordinator(self) -> Coordinator:
         supervision, clock = self.config.supervision, time.monotonic
@@ -271,7 +271,7 @@ class TrainingSession:
         if self.trace is not None:
             self.trace.close()
         if self._status == "running" and self.config.replay_arrivals is not None:
-            self._status = "arrivals_replayed"
+            self._status = "trace_replayed"
 
     def _send_weights(self) -> None:
         self._weights_requested = False
@@ -291,7 +291,7 @@ class TrainingSession:
             # A trace with a gap cannot be replayed beyond it.
             self.trace = None
             file, problem = self.config.record_arrivals, error.strerror
-            self.log(f"warning: {file} could not be written: {problem}; the order is kept up to here, training goes on")
+            self.log(f"warning: {file} could not be written: {problem}; the trace ends here, training goes on")
 
     def _stop_if_due(self) -> None:
         if self._status == "running":

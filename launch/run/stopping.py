@@ -131,7 +131,7 @@ class RecentReturn:
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
 
 Status = Literal[
-    "running", "interrupted", "return_reached", "frames_reached", "time_reached", "arrivals_replayed", "failed"
+    "running", "interrupted", "return_reached", "frames_reached", "time_reached", "trace_replayed", "failed"
 ]
 
 
@@ -374,7 +374,7 @@ class Evaluations:
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. An evaluation under way is not in it: it is lost with its process."""
         return {
-            "return_mark": None if self.target is None else asdict(self.target),
+            "return_target": None if self.target is None else asdict(self.target),
             "untrained_return": self.returns.untrained,
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
@@ -387,5 +387,5 @@ class Evaluations:
         self.returns.untrained, self.last = state["untrained_return"], state["last_evaluation"]
         self._since_frames = state["evaluated_frames"]
         self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
-        if self.target is not None and state["return_mark"] is not None:
-            self.target.restore(state["return_mark"])
+        if self.target is not None and state["return_target"] is not None:
+            self.target.restore(state["return_target"])

@@ -88,7 +88,7 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
 
 
 def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
-    """Check the files that an order of arrivals is written to or read from."""
+    """Check the files of the event traces to write and to replay."""
     if config.record_arrivals is not None:
         file = Path(config.record_arrivals)
         check_can_be_written(file, "record_arrivals")
