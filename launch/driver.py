@@ -25,7 +25,7 @@ from launch.machine import module_command, module_environment, open_standard_str
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
-from launch.tensorflow_setup import filter_tensorflow_notices
+from launch.tensorflow_setup import set_tensorflow_variables
 from launch.train import OnEvent, Result, TrainOptions, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -223,7 +223,7 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
 
 
 if __name__ == "__main__":
-    filter_tensorflow_notices()
+    set_tensorflow_variables()
     with resilient_stdio():
         code = main(*sys.argv[1:])
     sys.exit(code)

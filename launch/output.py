@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console
 
 from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
-from launch.tensorflow_setup import filter_tensorflow_notices
+from launch.tensorflow_setup import set_tensorflow_variables
 from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, setting_error
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def exit_code(command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code, None for done. Errors of the user's settings, environment and files are
     printed in one line."""
     provide_home()
-    filter_tensorflow_notices()
+    set_tensorflow_variables()
     with resilient_stdio():
         try:
             return command() or EXIT_DONE

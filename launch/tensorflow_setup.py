@@ -1,17 +1,15 @@
 """The set-up of TensorFlow in a process: its threads, devices, memory, and the notices that it prints."""
 
 import ctypes
-import importlib.abc
-import importlib.machinery
+import importlib
 import os
 import platform
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from launch.machine import open_standard_streams, pretended_gpus, without_collections
@@ -110,10 +108,15 @@ def share_tensorflow() -> None:
     prepare_tensorflow(gpu=False)
 
 
-def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
-    """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras."""
+def set_tensorflow_variables(network: NetworkConfig | None = None) -> None:
+    """Set the log level and the kernels of TensorFlow, which a module of the user may import first."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     _choose_kernels(network)
+
+
+def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
+    """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras."""
+    set_tensorflow_variables(network)
     if not {"keras", "tensorflow"} & sys.modules.keys():
         users = os.environ.get("KERAS_BACKEND")
         os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -133,7 +136,7 @@ def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
     return importlib.import_module("tensorflow")
 
 
-def _choose_kernels(network: NetworkConfig | None = None) -> None:
+def _choose_kernels(network: NetworkConfig | None) -> None:
     """Choose oneDNN or Eigen before the import of TensorFlow, which reads the variable once; a user's value stays.
 
     On ARM, where it was not measured, TensorFlow has its default.
@@ -200,33 +203,6 @@ def _quick_imports() -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
-
-
-class _TensorflowImport(importlib.abc.MetaPathFinder):
-    """A finder of TensorFlow for modules of the user: it filters the notices of the import."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            run = loader.exec_module
-
-            def run_filtered(module: ModuleType) -> None:
-                with _without_notices():
-                    run(module)
-
-            loader.exec_module = run_filtered
-        return spec
-
-
-def filter_tensorflow_notices() -> None:
-    """Prepare this process for imports of TensorFlow by modules of the user: without notices, with fast kernels."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    _choose_kernels()
-    if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _TensorflowImport())
 
 
 def _keep_freed_memory() -> None:

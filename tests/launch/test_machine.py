@@ -186,9 +186,8 @@ def test_keras_has_tensorflow_below_it(
 
 def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     notices = 'os.write(2, b"I0000 00:00:1 a.cc:1] oneDNN\\nW0000 a warning\\n")\n'
-    (tmp_path / "tensorflow.py").write_text("import os\n" + notices)
-    (tmp_path / "network.py").write_text("import tensorflow\n")
-    script = "from launch.output import exit_code\nexit_code(lambda: __import__('network') and 0)"
+    (tmp_path / "tensorflow.py").write_text(FAKE + notices)
+    script = "from launch.tensorflow_setup import share_tensorflow\nshare_tensorflow()"
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
     assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
     assert not capfd.readouterr().err
