@@ -28,7 +28,7 @@ class Ledger:
     dropped: Counter[str] = field(default_factory=Counter)
     gradients_applied: int = 0
     gradients_pending: int = 0
-    # Later gradients of a rollout have no agent steps of their own: here they are counted, too.
+    # The gradients of later epochs have no new agent steps: here they are counted, too.
     gradients_dropped: Counter[str] = field(default_factory=Counter)
     updates: int = 0
 

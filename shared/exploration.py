@@ -22,7 +22,7 @@ class RandomStream(ABC):
         self.generator = tf.random.Generator.from_seed(seed)
 
     def begin(self, frames: int) -> None:  # noqa: B027
-        """Called before each rollout, with the global frames so far, for schedules."""
+        """Called with all new weights, with the global frames so far, for schedules."""
 
     @abstractmethod
     def sample(self, output: NetworkOutput) -> tf.Tensor:

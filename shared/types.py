@@ -117,7 +117,7 @@ def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
 
 
 class StageSeconds(NamedTuple):
-    """Wall-clock seconds of each stage up to a report. Later gradients of a rollout have no environment and acting."""
+    """Wall-clock seconds of each stage up to a report. Those without a rollout have no environment and acting."""
 
     environment: float = 0.0
     acting: float = 0.0
