@@ -99,14 +99,12 @@ class Learner:
         The agent steps, frames and episodes of a dropped report count as sampled. Those of a duplicate were counted
         before: its agent steps are entered again, as dropped, and its episodes are not.
         """
-        finite = not report.non_finite
-        return self.submit_sum(AggregatedReport(report.actor_id, report.gradient, (report,), (finite,)))[0]
+        return self.submit_sum(AggregatedReport(report.actor_id, report.gradient, (report,)))[0]
 
     def submit_sum(self, aggregated: AggregatedReport) -> list[Outcome]:
         """Admit the reports of a node, whose gradients were added there. Returns one outcome for each.
 
-        Each report is judged by itself. Nothing can be subtracted from a sum: a refusal of one of its gradients
-        refuses all of them, for the same reason.
+        Nothing can be subtracted from a sum: a reason to refuse one of its gradients refuses all of them.
         """
         started = time.perf_counter()
         sampled = self.account.ledger.sampled
@@ -115,40 +113,35 @@ class Learner:
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
         learning_rate = self.account.learning_rate_at(self.account.frames_of(before))
         self._update_target(sampled, before)
-        reasons, refused = self._refusals(aggregated)
-        count = sum(reason is None for reason in reasons)
+        reasons = [self._refusal(report, aggregated.gradient) for report in aggregated.reports]
+        in_sum = [reason for report, reason in zip(aggregated.reports, reasons, strict=True) if not report.non_finite]
+        refused: DropReason | None = next(filter(None, in_sum), None)
         lags = [self.version - report.version for report in aggregated.reports]
         updated, norm, reports = False, float("nan"), list(aggregated.reports)
-        if refused is None and count:
-            finite, updated, norm, discarded = self._accumulator.push(aggregated.gradient, learning_rate, count)
+        if refused is None and in_sum:
+            finite, updated, norm, discarded = self._accumulator.push(aggregated.gradient, learning_rate, len(in_sum))
             if not finite:
                 refused = "non_finite"
-                summed = count + self.account.ledger.gradients_pending * discarded
+                summed = len(in_sum) + self.account.ledger.gradients_pending * discarded
                 name = "gradient" if summed == 1 else f"sum of {summed} gradients"
                 reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
             if discarded:
                 self.account.ledger.discard_pending("non_finite")
-        if refused is not None:
-            reasons = [reason or refused for reason in reasons]
-        for report, reason, lag in zip(reports, reasons, lags, strict=True):
-            self._record(report, reason, lag)
-        self._conclude(before, updated=updated)
+        for i, report in enumerate(reports):
+            own: DropReason | None = "non_finite" if report.non_finite else None
+            reasons[i] = reasons[i] or own or refused
+            self._record(report, reasons[i], lags[i])
+        if updated:
+            self._snapshot = self._restored_snapshot_frames = None
+            self.account.ledger.apply()
+        self.account.ledger.check()
+        self._update_target(before, self.account.ledger.sampled)
         seconds = (time.perf_counter() - started) / len(reasons)
         last = len(reasons) - 1
         return [
             Outcome(report, reason, lag, updated and i == last, norm, learning_rate, seconds)
             for i, (report, reason, lag) in enumerate(zip(reports, reasons, lags, strict=True))
         ]
-
-    def _refusals(self, aggregated: AggregatedReport) -> tuple[list[DropReason | None], DropReason | None]:
-        """The reason to refuse each report, and the one to refuse the sum: of a report whose gradient is in it."""
-        reasons: list[DropReason | None] = []
-        refused: DropReason | None = None
-        for report, summed in zip(aggregated.reports, aggregated.finite, strict=True):
-            reason = self._refusal(report, aggregated.gradient)
-            refused = refused or (reason if summed else None)
-            reasons.append(reason if summed or reason is not None else "non_finite")
-        return reasons, refused
 
     def _refusal(self, report: GradientReport, gradient: Float32Array) -> DropReason | None:
         """The reason to refuse a report before its gradient is looked at; None if it is accepted."""
@@ -177,14 +170,6 @@ class Learner:
             self._return_moments = self._return_moments.merge(report.return_moments)
         if report.advantage_moments is not None:
             self._advantage_moments = with_newer(self._advantage_moments, np.array(report.advantage_moments))
-
-    def _conclude(self, sampled: int, *, updated: bool) -> None:
-        """Account for an update, and update the target network; `sampled` agent steps were counted for it before."""
-        if updated:
-            self._snapshot = self._restored_snapshot_frames = None
-            self.account.ledger.apply()
-        self.account.ledger.check()
-        self._update_target(sampled, self.account.ledger.sampled)
 
     def _update_target(self, before: int, now: int) -> None:
         if self._has_target and crossed_multiple(before, now, self._target_interval_agent_steps):

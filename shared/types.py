@@ -174,14 +174,13 @@ class Heartbeat(NamedTuple):
 class AggregatedReport(NamedTuple):
     """The reports of several actors of one node, without gradients, and the sum of their gradients float32 [P].
 
-    Gradients are summed in the order of the reports, without those whose entry in `finite` is False. `actor_id` is that
-    of the node's aggregator.
+    Gradients are summed in the order of the reports. Those of reports with `non_finite` are not in the sum. `actor_id`
+    is that of the node's aggregator.
     """
 
     actor_id: int
     gradient: Float32Array
     reports: tuple[GradientReport, ...]
-    finite: tuple[bool, ...]
 
 
 class EvaluationShare(NamedTuple):

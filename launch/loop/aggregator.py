@@ -65,7 +65,6 @@ class GradientAggregator:
         self._shares: EvaluationShares | None = None
         self._events: deque[ChildEvent | EvaluationPart] = deque()
         self._reports: list[GradientReport] = []
-        self._finite: list[bool] = []
         self._sum: Float32Array | None = None
 
     def collect(
@@ -103,8 +102,8 @@ class GradientAggregator:
         if self._events:
             return self._events.popleft()
         assert self._sum is not None
-        result = AggregatedReport(0, self._sum, tuple(self._reports), tuple(self._finite))
-        self._reports, self._finite, self._sum = [], [], None
+        result = AggregatedReport(0, self._sum, tuple(self._reports))
+        self._reports, self._sum = [], None
         return result
 
     def _take(self, completion: Completion | None) -> None:
@@ -149,8 +148,9 @@ class GradientAggregator:
 
     def _is_complete(self) -> bool:
         # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.
-        in_a_row = self._finite[::-1].index(True) if True in self._finite else len(self._finite)
-        return sum(self._finite) >= self._gradients or in_a_row > MOST_NON_FINITE
+        finite = [not report.non_finite for report in self._reports]
+        in_a_row = finite[::-1].index(True) if True in finite else len(finite)
+        return sum(finite) >= self._gradients or in_a_row > MOST_NON_FINITE
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)
@@ -162,5 +162,4 @@ class GradientAggregator:
         elif finite:
             self._sum += gradient
         self._reports.append(report._replace(gradient=_NO_GRADIENT))
-        self._finite.append(finite)
         self._idle.append(report.actor_id)

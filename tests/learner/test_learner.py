@@ -204,22 +204,22 @@ def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunCon
     assert other.snapshot().frames == other.account.frames == 2 * learner.account.frames
 
 
-def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = None) -> AggregatedReport:
-    finite = finite or (True,) * len(reports)
+def aggregated(reports: list[GradientReport]) -> AggregatedReport:
     total = None
-    for one, counts in zip(reports, finite, strict=True):
-        if counts:
+    for one in reports:
+        if not one.non_finite:
             total = one.gradient.copy() if total is None else total + one.gradient
     empty = np.empty(0, np.float32)
     bare = tuple(one._replace(gradient=empty) for one in reports)
-    return AggregatedReport(100, np.zeros(5, np.float32) if total is None else total, bare, finite)
+    return AggregatedReport(100, np.zeros(5, np.float32) if total is None else total, bare)
 
 
 def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole, gradients_per_update=2)
     bad = np.full(5, np.nan, np.float32)
-    reports = [report(1, actor_id=1), report(1, actor_id=2, gradient=bad), report(1, actor_id=3)]
-    outcomes = learner.submit_sum(aggregated(reports, (True, False, True)))
+    not_finite = report(1, actor_id=2, gradient=bad, non_finite="gradient")
+    reports = [report(1, actor_id=1), not_finite, report(1, actor_id=3)]
+    outcomes = learner.submit_sum(aggregated(reports))
     assert [o.dropped for o in outcomes] == [None, "non_finite", None]
     assert outcomes[-1].updated
     assert learner.account.ledger.applied == 20

@@ -182,7 +182,7 @@ def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its
 def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
-    executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts, (True,) * 4))
+    executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts))
     assert all(isinstance(next(events), Outcome) for _ in parts)
     # Three times the 24 s of actor 7.
     executor.clock.now = 71.0
