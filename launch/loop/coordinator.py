@@ -63,8 +63,8 @@ class Coordinator:
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
         self._evaluations = 0
-        # Agent steps that the evaluation under way may take in any case.
-        self._allowed = _ALLOWED_AGENT_STEPS
+        # Those that the evaluation under way may take in any case.
+        self._allowed_agent_steps = _ALLOWED_AGENT_STEPS
         self.messages = 0
         self.began: float | None = None
 
@@ -93,7 +93,7 @@ class Coordinator:
         snapshot = self._learner.snapshot()
         self._evaluations += 1
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
-        self._allowed = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
+        self._allowed_agent_steps = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
         self._executor.publish_evaluated(snapshot)
         return True
 
@@ -112,7 +112,7 @@ class Coordinator:
                 case GradientReport() | AggregatedReport():
                     yield from self._take(completion)
                 case ChildEvent():
-                    self._stop_if_none_can_be_made(completion.change)
+                    self._raise_if_not_made(completion.change)
                     yield self.pool.on_child_event(completion)
                     if isinstance(completion.change, Failed):
                         yield from self._lose_evaluation(completion.actor_id)
@@ -122,14 +122,14 @@ class Coordinator:
                 case EvaluationPart():
                     yield from self._take_part(completion)
                 case Failed():
-                    self._stop_if_none_can_be_made(completion)
-                    yield from self._with_losses([self.pool.on_failure(completion)])
+                    self._raise_if_not_made(completion)
+                    yield from self._with_lost_evaluation([self.pool.on_failure(completion)])
                 case None:
                     # The caller looks at its clock: for rows, checkpoints, and limits of time.
                     yield None
             if completion is not None and not isinstance(completion, Failed):
-                yield from self._with_losses(self.pool.remove_if_drained(completion.actor_id))
-            yield from self._with_losses(self.pool.supervise())
+                yield from self._with_lost_evaluation(self.pool.remove_if_drained(completion.actor_id))
+            yield from self._with_lost_evaluation(self.pool.supervise())
         self.pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
@@ -175,12 +175,12 @@ class Coordinator:
             yield ended
 
     def _endless(self, evaluation: SharedEvaluation) -> EvaluationLost | None:
-        if evaluation.agent_steps <= max(self._allowed, self._learner.account.ledger.sampled):
+        if evaluation.agent_steps <= max(self._allowed_agent_steps, self._learner.account.ledger.sampled):
             return None
         reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
-    def _with_losses(self, changes: Iterable[Change]) -> Iterator[Event]:
+    def _with_lost_evaluation(self, changes: Iterable[Change]) -> Iterator[Event]:
         """The changes, and the loss of the evaluation right after that of a worker: a replay has the same order."""
         for change in changes:
             yield change
@@ -194,7 +194,7 @@ class Coordinator:
             self._evaluation = None
             yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
-    def _stop_if_none_can_be_made(self, change: Change) -> None:
+    def _raise_if_not_made(self, change: Change) -> None:
         # After the first report it is known that actors can be constructed: later failures are replaced like others.
         if isinstance(change, Failed) and change.not_made and not self.messages:
             raise ConfigurationError(f"actor {change.actor_id} {change.reason}")
