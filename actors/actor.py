@@ -36,9 +36,9 @@ class Actor:
     An actor has environments and networks, and no training state. In between it plays its share of an evaluation. Its
     rollouts are played by a `Player` on the CPU, or by a `DevicePlayer` on a GPU.
 
-    `actor_id` is unique in the run, and determines the random streams. `first` is another actor of this process, whose
-    network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some 10 MB,
-    so that a process could hold few actors without it.
+    `actor_id` is unique in the run, and determines the random streams. `graphs_of` is another actor of this process,
+    whose network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some
+    10 MB, so that a process could hold few actors without it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Actor:
         config: RunConfig,
         spec: EnvironmentSpec,
         actor_id: int,
-        first: "Actor | None" = None,
+        graphs_of: "Actor | None" = None,
         emulator_threads: int = 1,
     ) -> None:
         self.actor_id = actor_id
@@ -56,21 +56,21 @@ class Actor:
         self._gradients: Gradients
         self._policy: Policy
         on_gpu = actor.device == "gpu"
-        if first is None:
+        if graphs_of is None:
             self._policy = (DevicePlayer if on_gpu else Player).make_policy(config, spec, seeds.actions)
             self._policy.explore_as(actor_id)
             self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
         else:
-            self._policy = first._policy
+            self._policy = graphs_of._policy
             self._policy.add_exploration(actor_id, seeds.actions)
-            self._gradients = first._gradients.for_another_actor(seeds.actions)
+            self._gradients = graphs_of._gradients.for_another_actor(seeds.actions)
         parts = config, spec, self._policy, self._gradients, seeds.environments
         self._player = DevicePlayer(*parts, emulator_threads) if on_gpu else Player(*parts)
         self._builder = self._player.builder
         self._config, self._spec = config, spec
         self._evaluator: Evaluator | None = None
         # Policies of evaluations, by their number of environments.
-        self._evaluation_policies: dict[int, Policy] = {} if first is None else first._evaluation_policies
+        self._evaluation_policies: dict[int, Policy] = {} if graphs_of is None else graphs_of._evaluation_policies
         self._share: EvaluationShare | None = None
         self._keeps_moments = config.network.observation_scaling == "running"
         self._fresh = actor.fresh_gradients
@@ -211,7 +211,8 @@ class Actor:
 
     def _evaluator_of(self, share: EvaluationShare) -> Evaluator:
         """The evaluator of a share. It is made at the first one, as are others if the number of actors changes."""
-        if self._evaluator is None or self._share is None or self._share[2:4] != share[2:4]:
+        last = self._share
+        if self._evaluator is None or last is None or (last.first, last.size) != (share.first, share.size):
             if self._evaluator is not None:
                 self._evaluator.close()
             config, spec, count = self._config, self._spec, share.size

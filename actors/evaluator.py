@@ -99,7 +99,7 @@ class Evaluator:
         self._ended = np.zeros(self._count, np.int64)
         self._observations = self._environments.reset(self._seeds.environments)
         self._fingerprints = EpisodeFingerprints(self._observations)
-        self._memory = self._policy.first_state(self._count)
+        self._state = self._policy.first_state(self._count)
 
     def play(self, episodes: int, most_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
         """Play until `episodes` have ended in each environment, or its share of all, but at most `most_steps`.
@@ -120,8 +120,8 @@ class Evaluator:
             if (self._ended >= goal).all():
                 break
             resets = self._resets_next
-            acted = act(self._observations, self._memory)
-            actions, self._memory = acted.actions, carried(acted.state, resets)
+            acted = act(self._observations, self._state)
+            actions, self._state = acted.actions, carried(acted.state, resets)
             result = self._environments.step(actions)
             self._observations = result.observations
             self._fingerprints.step(actions, result.rewards, result.observations, resets)

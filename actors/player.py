@@ -43,7 +43,7 @@ class Player:
         self._unroll_length = config.actor.unroll_length
         self._environments = VectorEnvironment(config.environment, config.actor.environments)
         self.builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
-        self._memory = policy.first_state(config.actor.environments)
+        self._state = policy.first_state(config.actor.environments)
         # The first actions of the next rollout, if they are chosen already.
         self._next_acted: Acted | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds)
@@ -60,15 +60,15 @@ class Player:
         builder, next_acted = self.builder, self._next_acted
         self._begin_rollout()
         self._next_acted = None
-        first_state = self._memory
+        first_state = self._state
         for t in range(self._unroll_length):
             if next_acted is None:
-                acted = self._policy.act(builder.observations, self._memory, t)
+                acted = self._policy.act(builder.observations, self._state, t)
             else:
                 # Its value and log π come from the weights that chose it.
                 acted, next_acted = next_acted, None
             self._gradients.keep(t, acted)
-            self._memory = carried(acted.state, builder.resets)
+            self._state = carried(acted.state, builder.resets)
             chosen = clock()
             builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
             stepped = clock()
@@ -77,10 +77,10 @@ class Player:
             before = stepped
         if self._policy.method.needs_next_actions:
             # The next rollout takes them: Sarsa's target is the value of the action that really follows.
-            self._next_acted = self._policy.act(builder.observations, self._memory)
+            self._next_acted = self._policy.act(builder.observations, self._state)
             acting += clock() - before
         next_actions = None if self._next_acted is None else self._next_acted.actions
-        rollout = builder.finish(next_actions, first_state, self._memory)
+        rollout = builder.finish(next_actions, first_state, self._state)
         return PlayedRollout(rollout, environment, acting)
 
     def _begin_rollout(self) -> None:

@@ -94,12 +94,12 @@ class Policy:
         if self._stored is not None:
             # A graph whose first trace makes variables is traced twice: they are made here.
             with self._stored.recording(tf.constant(0)):
-                self._evaluated(*(tf.zeros(tensor.shape, tensor.dtype) for tensor in batch))
+                self._forward(*(tf.zeros(tensor.shape, tensor.dtype) for tensor in batch))
         self._act_and_store = Graph(self._act_and_store_graph, [step, *batch])
         self._act = Graph(self.sampled, seen)
         self._greedy = Graph(self._greedy_graph, seen)
-        self._values = Graph(lambda *seen: self.method.value(self._evaluated(*seen)), seen)
-        self._preferences = Graph(lambda *seen: self.method.preferences(self._evaluated(*seen)), seen)
+        self._values = Graph(lambda *seen: self.method.value(self._forward(*seen)), seen)
+        self._preferences = Graph(lambda *seen: self.method.preferences(self._forward(*seen)), seen)
 
     def stored_activations(self) -> AbstractContextManager[None]:
         """Graph code: within the block the network gives its activations of acting, if they are stored."""
@@ -163,11 +163,11 @@ class Policy:
 
     def sampled(self, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         """Graph code: the tensors of `Acted`, from observations and the state."""
-        return self._sample(self._evaluated(*seen))
+        return self._sample(self._forward(*seen))
 
     def _act_and_store_graph(self, t: tf.Tensor, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         with nullcontext() if self._stored is None else self._stored.recording(t):
-            output = self._evaluated(*seen)
+            output = self._forward(*seen)
         return self._sample(output)
 
     def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:
@@ -178,10 +178,10 @@ class Policy:
         return actions, self.method.value(output), self.method.log_prob(output, actions), *output.state
 
     def _greedy_graph(self, *seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        output = self._evaluated(*seen)
+        output = self._forward(*seen)
         return self.method.greedy(output), *output.state
 
-    def _evaluated(self, observations: tf.Tensor, *state: tf.Tensor) -> NetworkOutput:
+    def _forward(self, observations: tf.Tensor, *state: tf.Tensor) -> NetworkOutput:
         return self.network(observations, state)
 
 

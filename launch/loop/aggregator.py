@@ -61,7 +61,7 @@ class GradientAggregator:
         self._ahead: set[int] = set()
         self._evaluation = evaluation
         # The evaluation of the last call with a share, and the shares of the actors in it.
-        self._evaluated: int | None = None
+        self._evaluation_number: int | None = None
         self._shares: EvaluationShares | None = None
         self._events: deque[ChildEvent | EvaluationPart] = deque()
         self._reports: list[GradientReport] = []
@@ -117,7 +117,7 @@ class GradientAggregator:
                     self._ahead.add(actor_id)
                 self._pool.on_heartbeat(completion)
             case EvaluationPart():
-                if self._shares is not None and completion.number == self._evaluated:
+                if self._shares is not None and completion.number == self._evaluation_number:
                     self._shares.count(completion)
                     self._events.append(completion)
                 self._pool.on_part(completion)
@@ -129,9 +129,9 @@ class GradientAggregator:
         self._pool.share_of = lambda _: None
         if share is None:
             return
-        if share.number != self._evaluated:
-            self._evaluated, self._shares = share.number, None
-            self._executor.publish_evaluated(snapshot)
+        if share.number != self._evaluation_number:
+            self._evaluation_number, self._shares = share.number, None
+            self._executor.publish_evaluation_weights(snapshot)
         actors = self._executor.actor_ids
         # All may wait for their replacements.
         if self._shares is None and actors:

@@ -94,7 +94,7 @@ class Coordinator:
         self._evaluations += 1
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
         self._allowed_agent_steps = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
-        self._executor.publish_evaluated(snapshot)
+        self._executor.publish_evaluation_weights(snapshot)
         return True
 
     def run(self) -> Iterator[Event | None]:

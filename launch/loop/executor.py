@@ -83,7 +83,7 @@ class Executor(ABC):
 
     _weights: WeightSnapshot | None = None
     _target: WeightSnapshot | None = None
-    _evaluated: WeightSnapshot | None = None
+    _evaluation_weights: WeightSnapshot | None = None
 
     def publish(self, snapshot: WeightSnapshot) -> None:
         """Set the weights of later dispatches. Calls in flight keep theirs."""
@@ -93,9 +93,9 @@ class Executor(ABC):
         """The same for the target network, of methods that have one."""
         self._target = snapshot
 
-    def publish_evaluated(self, snapshot: WeightSnapshot) -> None:
+    def publish_evaluation_weights(self, snapshot: WeightSnapshot) -> None:
         """Set the weights of later shares of an evaluation, which need not be published."""
-        self._evaluated = snapshot
+        self._evaluation_weights = snapshot
 
     @property
     @abstractmethod

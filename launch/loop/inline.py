@@ -86,7 +86,7 @@ class InlineExecutor(Executor):
         return len(self._calls)
 
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
-        snapshot = self._weights if share is None else self._evaluated
+        snapshot = self._weights if share is None else self._evaluation_weights
         assert snapshot is not None, "publish comes before dispatch"
         ends = self._end_of_call(actor_id, evaluates=share is not None)
         self._calls.append(_Call(actor_id, snapshot, self._target, share, ends))
@@ -134,7 +134,8 @@ class InlineExecutor(Executor):
 
     def add(self) -> int | None:
         actor_id = next(self._ids)
-        actor = Actor(self._config, self._spec, actor_id, first=self._first, emulator_threads=self._emulator_threads)
+        threads = self._emulator_threads
+        actor = Actor(self._config, self._spec, actor_id, graphs_of=self._first, emulator_threads=threads)
         self._first = self._first or actor
         self._actors[actor_id] = actor
         return actor_id

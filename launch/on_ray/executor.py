@@ -100,7 +100,7 @@ class RayExecutor(Executor):
         worker, target = self._workers[actor_id], self._target
         use, weights = "training", self._weights
         if share is not None and worker.evaluation != share.number:
-            use, weights, worker.evaluation = "evaluation", self._evaluated, share.number
+            use, weights, worker.evaluation = "evaluation", self._evaluation_weights, share.number
         assert weights is not None, "publish comes before dispatch"
         if target is not None:
             # It keeps the target that it has.

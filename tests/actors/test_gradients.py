@@ -262,7 +262,7 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
     config = replace(config, actor=replace(config.actor, epochs=epochs, fresh_gradients=True))
     old, new = snapshots(config)
     at_new = make_actor(config)
-    at_old = make_actor(config, first=at_new)
+    at_old = make_actor(config, graphs_of=at_new)
     for _ in range(2):
         assert run(at_new, config, old) == Heartbeat(at_new.actor_id)
         assert run(at_old, config, old) == Heartbeat(at_old.actor_id)

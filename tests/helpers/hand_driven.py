@@ -58,7 +58,7 @@ class HandDrivenExecutor:
     def publish_target(self, snapshot) -> None:
         self.tape.append(f"publish target {snapshot.version}")
 
-    def publish_evaluated(self, snapshot) -> None:
+    def publish_evaluation_weights(self, snapshot) -> None:
         self.tape.append(f"publish evaluated {snapshot.version}")
 
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:

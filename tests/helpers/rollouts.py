@@ -27,8 +27,8 @@ def make_policy(config: RunConfig, **options: int) -> Policy:
     return Policy(config, environment_spec(config.environment), **options)
 
 
-def make_actor(config: RunConfig, actor_id: int = 0, first: Actor | None = None) -> Actor:
-    return Actor(config, environment_spec(config.environment), actor_id, first=first)
+def make_actor(config: RunConfig, actor_id: int = 0, graphs_of: Actor | None = None) -> Actor:
+    return Actor(config, environment_spec(config.environment), actor_id, graphs_of=graphs_of)
 
 
 def first_weights(config: RunConfig, spread: float = 0.0) -> Float32Array:

@@ -181,7 +181,7 @@ def fresh_executor(config: RunConfig, actors: int, **settings: Any) -> tuple[Inl
 
     def publish(version: int) -> None:
         executor.publish(WeightSnapshot(version, parameters))
-        executor.publish_evaluated(WeightSnapshot(version, parameters))
+        executor.publish_evaluation_weights(WeightSnapshot(version, parameters))
 
     publish(0)
     for actor_id in executor.actor_ids:

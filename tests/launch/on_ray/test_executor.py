@@ -91,7 +91,7 @@ def test_in_lockstep_a_call_waits_for_those_that_were_dispatched_before(cartpole
 def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 1)
     evaluated, share = snapshot(7), EvaluationShare(3, "greedy", 0, 4, 2)
-    executor.publish_evaluated(evaluated)
+    executor.publish_evaluation_weights(evaluated)
     part = EvaluationPart(0, 3, EpisodeStats(np.ones(0), np.ones(0, np.int64)), *(np.ones(0, np.int64),) * 3, 10)
     for version, now in enumerate((share, share, None, share._replace(number=4)), 1):
         executor.publish(snapshot(version))
