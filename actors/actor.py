@@ -9,7 +9,7 @@ import numpy.typing as npt
 from actors.device_player import DevicePlayer
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from actors.gradient import Gradients, RolloutPart, gradients_of
+from actors.gradient import Gradients, RolloutGradient, gradients_of
 from actors.player import Player
 from actors.policy import Policy
 from shared.config import RunConfig
@@ -19,7 +19,6 @@ from shared.seeds import actor_seeds
 from shared.types import (
     EvaluationPart,
     EvaluationShare,
-    Float32Array,
     GradientReport,
     Heartbeat,
     StageSeconds,
@@ -101,14 +100,13 @@ class Actor:
         if self._ahead:
             self._play_ahead()
             return Heartbeat(self.actor_id, expects_report=False)
-        failed = None
+        refused = None
         if self._gradients.rollout_is_done:
-            failed = self._play_rollout(snapshot.reward_factor)
-            if failed is None and self._fresh:
+            refused = self._play_rollout(snapshot.reward_factor)
+            if refused is None and self._fresh:
                 self._end_stage("gradient")
                 return Heartbeat(self.actor_id)
-        part, non_finite = failed or self._next_gradient()
-        return self._report(snapshot, part, non_finite)
+        return self._report(snapshot, refused or self._next_gradient())
 
     def _synchronise(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
         self._policy.explore_as(self.actor_id)
@@ -129,8 +127,8 @@ class Actor:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self._stage_ended = time.perf_counter()
 
-    def _play_rollout(self, reward_factor: float | None) -> tuple[RolloutPart, str] | None:
-        """Play a rollout and begin its gradients. If it is not finite: a gradient in its place, and what is not."""
+    def _play_rollout(self, reward_factor: float | None) -> RolloutGradient | None:
+        """Play a rollout and begin its gradients. Returns a gradient of NaN in their place if it is not finite."""
         self._builder.reward_factor = reward_factor
         rollout, environment, acting = self._player.play()
         self._seconds["environment"] += environment
@@ -138,27 +136,31 @@ class Actor:
         self._stage_ended += environment + acting
         if self._builder.non_finite:
             steps = int(rollout.mask.sum())
-            gradient = np.full(self._policy.layout.size, np.nan, np.float32)
-            return RolloutPart(gradient, {}, steps, steps), self._builder.non_finite
+            vector = np.full(self._policy.layout.size, np.nan, np.float32)
+            return RolloutGradient(vector, {}, steps, steps, non_finite=self._builder.non_finite)
         self._gradients.begin(rollout)
         # Those of a rollout on a GPU are copied from there.
         of_observations = self._moments_of(np.asarray(rollout.observations[:-1])) if self._keeps_moments else None
         self._moments = of_observations, self._builder.return_moments
         return None
 
-    def _next_gradient(self) -> tuple[RolloutPart, str]:
-        """The next gradient of the rollout, and what is not finite in it."""
-        part = self._gradients.next()
-        non_finite = _non_finite_part(part)
-        if non_finite:
-            # The next ones of the rollout would be no better.
-            dropped = self._gradients.drop()
-            counts = part.agent_steps + dropped, part.samples + dropped
-            part = part._replace(agent_steps=counts[0], samples=counts[1], new_steps_follow=False)
-            self._moments = None, None
-        return part, non_finite
+    def _next_gradient(self) -> RolloutGradient:
+        """The next gradient of the rollout. One that is not finite is the last, and stands for those after it."""
+        gradient = self._gradients.next()
+        non_finite = _non_finite_in(gradient)
+        if not non_finite:
+            return gradient
+        # The next ones of the rollout would be no better.
+        dropped = self._gradients.drop()
+        self._moments = None, None
+        return gradient._replace(
+            agent_steps=gradient.agent_steps + dropped,
+            samples=gradient.samples + dropped,
+            new_steps_follow=False,
+            non_finite=non_finite,
+        )
 
-    def _report(self, snapshot: WeightSnapshot, part: RolloutPart, non_finite: str) -> GradientReport:
+    def _report(self, snapshot: WeightSnapshot, gradient: RolloutGradient) -> GradientReport:
         self._end_stage("gradient")
         seconds, self._seconds = StageSeconds(**self._seconds), dict.fromkeys(self._seconds, 0.0)
         (observation_moments, return_moments), self._moments = self._moments, (None, None)
@@ -168,18 +170,18 @@ class Actor:
             sequence=self._sequence,
             version=snapshot.version,
             layout_fingerprint=self._policy.layout.fingerprint,
-            gradient=part.gradient,
-            agent_steps=part.agent_steps,
-            samples=part.samples,
+            gradient=gradient.vector,
+            agent_steps=gradient.agent_steps,
+            samples=gradient.samples,
             episodes=self._builder.take_episodes(),
             stage_seconds=seconds,
-            statistics=part.statistics,
+            statistics=gradient.statistics,
             observation_moments=observation_moments,
             return_moments=return_moments,
-            advantage_moments=part.advantage_moments,
+            advantage_moments=gradient.advantage_moments,
             rewards=self._builder.take_rewards(),
-            non_finite=non_finite,
-            new_steps_follow=part.new_steps_follow,
+            non_finite=gradient.non_finite,
+            new_steps_follow=gradient.new_steps_follow,
         )
 
     def _end_stage(self, stage: str) -> None:
@@ -247,12 +249,11 @@ class Actor:
             self._evaluator.close()
 
 
-def _non_finite_part(part: RolloutPart) -> str:
+def _non_finite_in(gradient: RolloutGradient) -> str:
     """What is not finite in a gradient or its loss; empty where the learner will find the gradient's norm finite."""
-    gradient: Float32Array = part.gradient
     # One pass without an allocation.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(gradient, gradient)):
+        if np.isfinite(np.dot(gradient.vector, gradient.vector)):
             return ""
-    losses = (f"loss ({name} {value})" for name, value in part.statistics.items() if not np.isfinite(value))
+    losses = (f"loss ({name} {value})" for name, value in gradient.statistics.items() if not np.isfinite(value))
     return next(losses, "gradient")

@@ -24,19 +24,21 @@ _MOMENTS = tf.TensorSpec((3,), tf.float64)
 _COUNTED = tf.TensorSpec((), tf.bool)
 
 
-class RolloutPart(NamedTuple):
-    """One gradient of a rollout: float32 [P], and the method's statistics over its agent steps, by name.
+class RolloutGradient(NamedTuple):
+    """One gradient of a rollout: `vector` float32 [P], and the method's statistics over its agent steps, by name.
 
     The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time; with
     `new_steps_follow` the next gradient has such ones, too. `advantage_moments` come with the first one of a rollout.
+    `non_finite`: see `GradientReport`.
     """
 
-    gradient: Float32Array
+    vector: Float32Array
     statistics: dict[str, float]
     agent_steps: int
     samples: int
     advantage_moments: AdvantageMoments | None = None
     new_steps_follow: bool = False
+    non_finite: str = ""
 
 
 class Gradients(ABC):
@@ -70,10 +72,11 @@ class Gradients(ABC):
     def for_another_actor(self, seed: int) -> Self:
         """The gradients of another actor of this process, by the same graphs."""
         other = copy(self)
-        other._begin_first(seed)
+        other._reset(seed)
         return other
 
-    def _begin_first(self, seed: int) -> None:  # noqa: ARG002
+    def _reset(self, seed: int) -> None:  # noqa: ARG002
+        """Set the state that an actor has before its first rollout."""
         self._rollout = None
 
     @property
@@ -92,7 +95,7 @@ class Gradients(ABC):
         """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
 
     @abstractmethod
-    def next(self) -> RolloutPart:
+    def next(self) -> RolloutGradient:
         """The next gradient of the rollout, at the current weights."""
 
     def drop(self) -> int:
@@ -113,7 +116,7 @@ class Gradients(ABC):
         return dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
 
 
-class RolloutGradient(Gradients):
+class SingleGradient(Gradients):
     """One gradient of each whole rollout, with the weights that acted."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
@@ -124,12 +127,12 @@ class RolloutGradient(Gradients):
     def begin(self, rollout: Rollout) -> None:
         self._rollout = rollout
 
-    def next(self) -> RolloutPart:
+    def next(self) -> RolloutGradient:
         assert self._rollout is not None, "a rollout begins first"
         gradient, statistics = self._graph(*rollout_arrays(self._rollout))
         agent_steps = int(self._rollout.mask.sum())
         self._rollout = None
-        return RolloutPart(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
+        return RolloutGradient(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
 
     def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         tensors, network = rollout_tensors(rollout), self._policy.network
@@ -157,7 +160,7 @@ class Minibatches(Gradients):
         # Without fresh gradients `Method.targets` standardises.
         self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
         self._shape = shape = (config.actor.unroll_length, config.actor.environments)
-        self._begin_first(seed)
+        self._reset(seed)
         units = policy.network.state_units
         # Minibatches are drawn from environments if their times belong together, else from agent steps.
         self._drawable = shape[1] if units else shape[0] * shape[1]
@@ -172,8 +175,8 @@ class Minibatches(Gradients):
             compiled=policy.compiled,
         )
 
-    def _begin_first(self, seed: int) -> None:
-        super()._begin_first(seed)
+    def _reset(self, seed: int) -> None:
+        super()._reset(seed)
         self._seed = seed
         # Arrays of a rollout on the host, or tensors of one on a device.
         self._values: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
@@ -202,13 +205,13 @@ class Minibatches(Gradients):
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 
-    def next(self) -> RolloutPart:
+    def next(self) -> RolloutGradient:
         rollout = self._rollout
         assert rollout is not None, "a rollout begins first"
-        epoch, part = divmod(self._reported, self._minibatches)
-        if part == 0:
+        epoch, minibatch = divmod(self._reported, self._minibatches)
+        if minibatch == 0:
             self._order = self._order_of(epoch)
-        indices = np.split(self._order, self._minibatches)[part]
+        indices = np.split(self._order, self._minibatches)[minibatch]
         gradient, statistics = self._differentiate(rollout, indices)
         samples = self._samples(rollout, indices)
         self._reported += 1
@@ -216,7 +219,7 @@ class Minibatches(Gradients):
             self._rollout = None
         moments, self._moments = self._moments, None
         new, follow = samples if epoch == 0 else 0, self._reported < self._minibatches
-        return RolloutPart(as_array(gradient), self._named(statistics), new, samples, moments, follow)
+        return RolloutGradient(as_array(gradient), self._named(statistics), new, samples, moments, follow)
 
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:
         """The gradient over a minibatch, and its statistics."""
@@ -339,7 +342,7 @@ class WholeRollouts(Minibatches):
 def gradients_of(config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> Gradients:
     """The gradients that the settings choose, of the first actor of a process."""
     if not config.actor.needs_behaviour:
-        return RolloutGradient(config, spec, policy)
+        return SingleGradient(config, spec, policy)
     whole = config.actor.fresh_gradients and config.actor.minibatches == 1
     return (WholeRollouts if whole else Minibatches)(config, spec, policy, seed)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from rollouts import first_weights, make_actor, make_policy, recording, run, traces
 
 from actors.environments import environment_spec
-from actors.gradient import RolloutGradient
+from actors.gradient import SingleGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.graph import aligned
@@ -75,7 +75,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
     network = replace(pong.network, layer_norm=layer_norm)
     config = replace(pong, method=replace(method, return_lambda=0.9), network=network)
     again, actor = make_policy(config), make_actor(config)
-    gradient = RolloutGradient(config, environment_spec(config.environment), again)
+    gradient = SingleGradient(config, environment_spec(config.environment), again)
     weights, random = again.initial_parameters(), np.random.default_rng(0)
     rollouts = recording(monkeypatch)
     for version in range(3):
@@ -86,7 +86,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         if config.method.uses_target_network:
             gradient.assign_target(frozen)
         gradient.begin(rollouts[-1])
-        expected = gradient.next().gradient
+        expected = gradient.next().vector
         assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -95,7 +95,7 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
     config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)
     policy = make_policy(config)
-    gradients = RolloutGradient(config, environment_spec(config.environment), policy)
+    gradients = SingleGradient(config, environment_spec(config.environment), policy)
     (rollout,) = recorded(config, monkeypatch, 1)
     memory: np.ndarray = aligned((policy.layout.size,), "float32")
     memory[:] = 1.0
@@ -104,7 +104,7 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
     for value in (1.0, 2.0):
         memory[:] = value
         gradients.begin(rollout)
-        found.append(gradients.next().gradient.copy())
+        found.append(gradients.next().vector.copy())
     np.testing.assert_array_equal(*found)
 
 

@@ -213,7 +213,7 @@ def test_xla_compiles_the_graphs() -> None:
         of_rollout = gradients_of(config, spec, policy, 1)
         player = DevicePlayer(config, spec, policy, of_rollout, np.arange(4))
         of_rollout.begin(player.play().rollout)
-        gradients.append(of_rollout.next().gradient)
+        gradients.append(of_rollout.next().vector)
         player.close()
     np.testing.assert_allclose(gradients[1], gradients[0], rtol=0.0, atol=1e-5 * np.abs(gradients[0]).max())
 

@@ -10,7 +10,7 @@ from rollouts import METHODS, first_weights, make_actor, make_policy, recording,
 
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
-from actors.gradient import Minibatches, RolloutGradient
+from actors.gradient import Minibatches, SingleGradient
 from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
@@ -60,12 +60,12 @@ def test_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
     assert not memory or np.abs(rollout.first_state[0]).max() > 0.01
     once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
     policy = make_policy(once)
-    whole = RolloutGradient(once, environment_spec(once.environment), policy)
+    whole = SingleGradient(once, environment_spec(once.environment), policy)
     policy.assign(snapshot.parameters)
     if config.method.uses_target_network:
         whole.assign_target(snapshot)
     whole.begin(rollout)
-    expected = whole.next().gradient
+    expected = whole.next().vector
     for epoch in (reports[:2], reports[2:]):
         total = sum(report.samples * report.gradient for report in epoch) / rollout.mask.sum()
         assert np.abs(total - expected).max() <= 2e-5 * np.abs(expected).max()
@@ -103,7 +103,7 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
     minibatches = Minibatches(config, environment_spec(config.environment), policy, seed=0)
     for _ in range(2):
         minibatches.begin(rollouts[0])
-        gradients.append(minibatches.next().gradient)
+        gradients.append(minibatches.next().vector)
     assert len({gradient.tobytes() for gradient in gradients}) == len(gradients)
 
 
@@ -335,7 +335,7 @@ def test_the_returns_are_at_the_weights_of_the_gradient(config: RunConfig, monke
         found = reported(actor, snapshot, config, old)
         policy = make_policy(config)
         policy.assign(snapshot.parameters)
-        plain = RolloutGradient(config, environment_spec(config.environment), policy)
+        plain = SingleGradient(config, environment_spec(config.environment), policy)
         if config.method.uses_target_network:
             plain.assign_target(old)
         plain.begin(rollout)

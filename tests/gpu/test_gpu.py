@@ -59,7 +59,7 @@ def play(weights: str, file: str) -> None:
     player.play()
     rollout = player.play().rollout
     gradients.begin(rollout)
-    gradient = gradients.next().gradient
+    gradient = gradients.next().vector
     np.savez(file, *(np.asarray(values) for values in (gradient, *kept[-1], *rollout[:6])))
     player.close()
 
@@ -91,7 +91,7 @@ def test_a_gradient_is_that_of_the_cpu(tf32: str, tolerance: float, tmp_path: Pa
     np.testing.assert_allclose(values, on_cpu, rtol=0.0, atol=tolerance * np.abs(on_cpu).max())
     gradients.keep_rollout(values, log_probs)
     gradients.begin(Rollout(*rollout))
-    expected = gradients.next().gradient
+    expected = gradients.next().vector
     error = np.abs(gradient - expected).max() / np.abs(expected).max()
     print(f"largest difference of a gradient, TF32 {tf32}: {error:.1e} of its largest number")
     assert error < tolerance
