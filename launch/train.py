@@ -32,7 +32,7 @@ from launch.settings.check import (
     resume_lines,
     sections_of_own_classes,
 )
-from launch.settings.resolve import resolved, rollouts_line
+from launch.settings.resolve import divided_among, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import (
@@ -222,7 +222,7 @@ def _prepare(
         listener.message(device)
         budget = thread_budget(config)
         if not resume:
-            config = resolved(config, budget.actors)
+            config = divided_among(config, budget.actors)
     check_traces(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -366,7 +366,7 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
         run.listener.message(line)
     if not run.resume:
         # Actors that join later get the same share: what learns must not change with the nodes.
-        run.config = resolved(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
+        run.config = divided_among(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
     return placement, ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
 
 

@@ -27,7 +27,7 @@ from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
-from launch.settings.resolve import PresetArguments, resolve_request, resolved
+from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
@@ -78,7 +78,7 @@ def scaling(arguments: ScalingArguments) -> int:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
     # What follows from the number of actors differs between the points.
     runs = {count: resolve_request(arguments.request(actors=count)) for count in _counts(arguments.actors)}
-    configs = {actors: resolved(endless(run.config), actors) for actors, run in runs.items()}
+    configs = {actors: divided_among(endless(run.config), actors) for actors, run in runs.items()}
     first = next(iter(runs.values()))
     spec = environment_spec(first.config.environment)
     for config in configs.values():

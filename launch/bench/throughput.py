@@ -46,7 +46,7 @@ from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
-from launch.settings.resolve import PresetArguments, resolve_request, resolved
+from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 from shared.types import StageSeconds
@@ -91,7 +91,7 @@ def throughput(arguments: ThroughputArguments) -> None:
     spec = environment_spec(run.config.environment)
     base, device = on_device(endless(run.config), spec, usable_gpus())
     budget, on_gpu = thread_budget(base), base.actor.device == "gpu"
-    config = resolved(base, budget.actors)
+    config = divided_among(base, budget.actors)
     check_network(config, spec)
     console, load = Console(), busy(load_average())
     if device is not None:
@@ -185,7 +185,7 @@ def predict(config: RunConfig, actor_seconds: float, learner_seconds: float, cor
     `actor_seconds` are those of an agent step, `learner_seconds` those of a gradient.
     """
     actors = automatic_actors(cores)
-    steps = agent_steps_per_gradient(resolved(config, actors))
+    steps = agent_steps_per_gradient(divided_among(config, actors))
     seconds = actor_seconds * steps + learner_seconds
     limits = {"actors": actors / seconds, "cores": cores / seconds, "learner": 1.0 / learner_seconds}
     held_back_by = min(limits, key=lambda limit: limits[limit])
@@ -208,7 +208,7 @@ def saturation_actors(config: RunConfig, actor_seconds: float, learner_seconds: 
     """The least number of actors, each on a core of its own, whose gradients keep the learner busy all the time."""
 
     def full(actors: int) -> bool:
-        seconds = actor_seconds * agent_steps_per_gradient(resolved(config, actors)) + learner_seconds
+        seconds = actor_seconds * agent_steps_per_gradient(divided_among(config, actors)) + learner_seconds
         return actors / seconds >= 1.0 / learner_seconds
 
     return 1 + bisect_left(range(1, _MOST_ACTORS), True, key=full)

@@ -19,7 +19,7 @@ from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.folder import RunFolder, holder_of, last_row
 from launch.run.saving import apply_changes, changes_since
 from launch.settings.files import named, set_of_one_run
-from launch.settings.resolve import ResolvedRun, changed_by_hand, resolved
+from launch.settings.resolve import ResolvedRun, changed_by_hand, divided_among
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
@@ -76,7 +76,7 @@ class RunTrainable(tune.Trainable):
         wanted = changed_by_hand(self.base, config)
         assert isinstance(wanted.actors, int)
         # As the run's folder will have them.
-        self._wanted = resolved(wanted, wanted.actors)
+        self._wanted = divided_among(wanted, wanted.actors)
 
     def step(self) -> dict[str, Any]:
         """The next row; the last one has `done`.

@@ -288,7 +288,7 @@ def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
 
 
 def agent_steps_per_update(config: RunConfig) -> int:
-    """Agent steps in the K gradients of an update, of resolved settings."""
+    """Agent steps in the K gradients of an update, of settings that `divided_among` returns."""
     actor = config.actor
     return actor.environments * actor.unroll_length * config.learner.gradients_per_update // actor.minibatches
 

@@ -36,7 +36,7 @@ _ID = re.compile(r"-v\d+$|[:/]")
 # A part of the name of a folder.
 _NAME = re.compile(r"\w[\w.-]*")
 
-# The settings that `resolved` derives, and the one that each is derived from: an explicit value switches that one off.
+# The settings that `divided_among` derives, and the source of each: an explicit value switches the source off.
 _DERIVED_FROM = {
     "actor.environments": "actor.total_environments",
     "actor.minibatches": "learner.agent_steps_per_update",
@@ -80,7 +80,7 @@ def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) ->
 
 
 class ResolvedRun(NamedTuple):
-    """A request with its settings resolved.
+    """A request with its settings resolved, for any number of actors. `divided_among` follows when a run begins.
 
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
@@ -170,7 +170,7 @@ def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig
     return config
 
 
-def resolved(config: RunConfig, actors: int) -> RunConfig:
+def divided_among(config: RunConfig, actors: int) -> RunConfig:
     """The settings of a new run with `actors` actors: those of each actor, and of the learner, for this number.
 
     A preset is a set of hyperparameters, and the number of actors none of them. `actor.total_environments` are divided

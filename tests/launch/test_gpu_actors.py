@@ -19,7 +19,7 @@ from launch.on_ray.placement import Node, cores_of_actors, place, placement_line
 from launch.presets import PRESETS
 from launch.settings.check import on_device
 from launch.settings.files import with_settings
-from launch.settings.resolve import resolved
+from launch.settings.resolve import divided_among
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -165,7 +165,7 @@ def test_auto_takes_the_gpus_of_some_nodes_and_the_cpus_of_others(spec: Any) -> 
         "10.0.0.2: 4 GPU actors",
         "10.0.0.3: 15 actors",
     ]
-    assert resolved(auto, 22).actor.environments % 2 == 0
+    assert divided_among(auto, 22).actor.environments % 2 == 0
     lstm = with_settings(auto, {"network.recurrent": "lstm"})
     assert on_device(lstm, spec, 3.0, by_node=True)[0].actor.device == "cpu"
 
@@ -175,16 +175,16 @@ def test_auto_takes_the_gpus_of_some_nodes_and_the_cpus_of_others(spec: Any) -> 
 
 def test_environments_are_divided_into_equally_long_vectors() -> None:
     for actors in (1, 2, 3, 8, 64, 1000):
-        config = resolved(config_of(), actors)
+        config = divided_among(config_of(), actors)
         assert config.actor.environments % 2 == 0
-        other = resolved(PONG, actors)
+        other = divided_among(PONG, actors)
         if other.actor.environments % 2 == 0:
             assert config.actor == with_settings(other, {"actor.device": "gpu"}).actor
 
 
 def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
     """64 actors of Pong have one environment each. A new run on GPUs would have two."""
-    alone = with_settings(resolved(PONG, 64), {"actor.device": "gpu"})
+    alone = with_settings(divided_among(PONG, 64), {"actor.device": "gpu"})
     assert alone.actor.environments == 1
     assert on_device(alone, spec, 1) == (alone, None)
     with pytest.raises(ConfigurationError, match="environments 1: must be even"):

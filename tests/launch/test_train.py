@@ -35,7 +35,7 @@ from launch.run.events import (
     Weights,
 )
 from launch.run.folder import RunFolder, lock_folder
-from launch.settings.resolve import resolved
+from launch.settings.resolve import divided_among
 from launch.train import Result, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -182,7 +182,7 @@ def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path:
         "importing TensorFlow",
         "building networks and environments",
     ]
-    assert events[started] == Started(str(run), resolved(quick(), 1), 1)
+    assert events[started] == Started(str(run), divided_among(quick(), 1), 1)
     assert kinds.count(Stopped) == 1
     assert events[-1] == Stopped(str(run), result.summary)
     assert result.status == "interrupted"

@@ -7,7 +7,7 @@ import pytest
 from launch.bench.throughput import agent_steps_per_gradient, predict, saturation_actors
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.presets import PRESETS
-from launch.settings.resolve import resolved
+from launch.settings.resolve import divided_among
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 
 
@@ -38,9 +38,9 @@ def test_actors_share_the_cores_until_the_learner_is_full() -> None:
 def test_more_actors_send_smaller_gradients() -> None:
     """The learner of `pong` is full sooner than by the gradients of the actors of this machine."""
     pong = PRESETS["pong"].config
-    steps = {cores: agent_steps_per_gradient(resolved(pong, max(1, cores - 1))) for cores in (1, 64)}
+    steps = {cores: agent_steps_per_gradient(divided_among(pong, max(1, cores - 1))) for cores in (1, 64)}
     assert steps[64] < steps[1]
     found = predict(pong, 1e-3, 1e-6, 64)
     assert found["gradients_per_second"] * steps[64] == pytest.approx(found["agent_steps_per_second"])
     full = saturation_actors(pong, 1e-3, 2e-3)
-    assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(resolved(pong, full)) / 2e-3, abs=1)
+    assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(divided_among(pong, full)) / 2e-3, abs=1)

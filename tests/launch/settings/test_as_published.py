@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launch.presets import AS_PUBLISHED, PRESETS, preset_for
-from launch.settings.resolve import resolved
+from launch.settings.resolve import divided_among
 from shared.config import RunConfig, flat_settings
 
 # Mnih et al. 2016 (arXiv 1602.01783), section 5.1, section 8 of the supplement, and Algorithms 1, S2 and S3. All other
@@ -114,7 +114,7 @@ def test_the_numbers_of_a_preset_are_those_that_were_published(preset: str) -> N
     changed = [name for name, value in flat_settings(config).items() if value != defaults[name]]
     assert {name: attrgetter(name)(config) for name in changed} == PUBLISHED[preset]
     # No number of actors changes them.
-    assert [resolved(config, actors) for actors in (1, 2, 16, 64)] == [config] * 4
+    assert [divided_among(config, actors) for actors in (1, 2, 16, 64)] == [config] * 4
 
 
 def test_no_environment_chooses_a_published_method() -> None:

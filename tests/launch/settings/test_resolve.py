@@ -8,12 +8,12 @@ import pytest
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
-from launch.settings.resolve import TrainRequest, changed_by_hand, resolve_request, resolved
+from launch.settings.resolve import TrainRequest, changed_by_hand, divided_among, resolve_request
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 DIVIDED = [name for name, preset in PRESETS.items() if preset.config.actor.total_environments]
-# What `resolved` may change.
+# What `divided_among` may change.
 DERIVED = (
     "actor.environments",
     "actor.unroll_length",
@@ -34,7 +34,7 @@ def test_the_number_of_actors_changes_no_update(preset: str) -> None:
     config = PRESETS[preset].config
     total, unroll_length = config.actor.total_environments, config.actor.unroll_length
     for actors in range(1, 65):
-        run = resolved(config, actors)
+        run = divided_among(config, actors)
         in_flight = actors * run.actor.environments * run.actor.unroll_length
         known = max(total * unroll_length, 16 * actors if unroll_length >= 16 else actors * unroll_length)
         if actors & (actors - 1) == 0:
@@ -45,15 +45,15 @@ def test_the_number_of_actors_changes_no_update(preset: str) -> None:
         assert together >= min(max(4, 2 * run.actor.epochs), total)
         unchanged = {name: attrgetter(name)(config) for name in DERIVED}
         assert with_settings(run, unchanged) == config
-        assert resolved(run, actors) == run
+        assert divided_among(run, actors) == run
         assert bool(run.actor.crowding(actors)) == (in_flight > total * unroll_length)
         if actors <= total:
             assert run.actor.unroll_length == unroll_length
-            assert resolved(run, 1) == resolved(config, 1), "settings of another run can be divided anew"
+            assert divided_among(run, 1) == divided_among(config, 1), "settings of another run can be divided anew"
 
 
 def test_cores_minus_one_use_nearly_all_environments() -> None:
-    shares = {n: resolved(PRESETS["pong"].config, n).actor.environments * n for n in (3, 7, 15, 31, 63)}
+    shares = {n: divided_among(PRESETS["pong"].config, n).actor.environments * n for n in (3, 7, 15, 31, 63)}
     total = PRESETS["pong"].config.actor.total_environments
     assert shares[3] == 3 * total // 4
     assert min(shares[n] / total for n in (7, 15, 31)) >= 0.87
@@ -64,7 +64,7 @@ def test_cores_minus_one_use_nearly_all_environments() -> None:
 def test_changed_settings_keep_the_agent_steps_of_an_update(preset: str, changed: dict[str, object]) -> None:
     config = with_settings(PRESETS[preset].config, changed)
     for actors in (1, 2, 3, 8, 12, 16, 32, 64):
-        run = resolved(config, actors)
+        run = divided_among(config, actors)
         wanted = config.learner.agent_steps_per_update
         assert wanted is not None
         assert abs(update_of(run) - wanted) <= wanted / 8, (actors, run.actor)
@@ -73,24 +73,24 @@ def test_changed_settings_keep_the_agent_steps_of_an_update(preset: str, changed
 
 
 def test_more_actors_than_environments_warn() -> None:
-    config = resolved(PRESETS["pong"].config, 200)
+    config = divided_among(PRESETS["pong"].config, 200)
     assert config.actor.environments == 1
     assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of 64, ")
-    assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
+    assert not divided_among(PRESETS["pong"].config, 32).actor.crowding(32)
     # Their rollouts are halved, but have whole returns.
     assert config.actor.unroll_length == 16
-    assert resolved(with_settings(PRESETS["pong"].config, {"method.n_step": 32}), 200).actor.unroll_length == 32
+    assert divided_among(with_settings(PRESETS["pong"].config, {"method.n_step": 32}), 200).actor.unroll_length == 32
 
 
 def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
     for name, value in (("actor.environments", 3), ("actor.minibatches", 2), ("learner.gradients_per_update", 5)):
         chosen = resolve_request(TrainRequest("pong", {name: value})).config
-        assert all(attrgetter(name)(resolved(chosen, actors)) == value for actors in (1, 4, 64))
+        assert all(attrgetter(name)(divided_among(chosen, actors)) == value for actors in (1, 4, 64))
     # As in the default: a choice all the same.
     default = RunConfig().actor.environments
     chosen = resolve_request(TrainRequest("pong", {"actor.environments": default})).config
-    assert resolved(chosen, 64).actor.environments == default
-    assert update_of(resolved(chosen, 64)) == chosen.learner.agent_steps_per_update
+    assert divided_among(chosen, 64).actor.environments == default
+    assert update_of(divided_among(chosen, 64)) == chosen.learner.agent_steps_per_update
     line = r"^--actor\.total-environments 16: decides on --actor-environments; leave one out"
     with pytest.raises(ConfigurationError, match=line.replace("actor-env", "actor.env")):
         resolve_request(TrainRequest("pong", {"actor.environments": 3, "actor.total_environments": 16}))
@@ -106,12 +106,12 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
     file = tmp_path / "mine.toml"
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\n')
     from_file = resolve_request(TrainRequest(config=file)).config
-    assert resolved(from_file, 4).actor.environments == 5
+    assert divided_among(from_file, 4).actor.environments == 5
     typed = resolve_request(TrainRequest(config=file, settings={"actor.total_environments": 16})).config
-    assert resolved(typed, 4).actor.environments == 4
+    assert divided_among(typed, 4).actor.environments == 4
     # As in the defaults: a choice all the same.
     file.write_text('preset = "pong"\n[learner]\ngradients_per_update = 1\n[actor]\nenvironments = 32\n')
-    as_default = resolved(resolve_request(TrainRequest(config=file)).config, 64)
+    as_default = divided_among(resolve_request(TrainRequest(config=file)).config, 64)
     assert (as_default.actor.environments, as_default.learner.gradients_per_update) == (32, 1)
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
     with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
@@ -128,7 +128,7 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
     ],
 )
 def test_a_resume_does_not_begin_anew(setting: str, value: str | int, problem: str, tmp_path: Path) -> None:
-    config = resolved(with_settings(PRESETS["cartpole"].config, {"executor": "inline"}), 4)
+    config = divided_among(with_settings(PRESETS["cartpole"].config, {"executor": "inline"}), 4)
     RunFolder(tmp_path).write_config(config)
     same = {setting: attrgetter(setting)(config)}
     assert resolve_request(TrainRequest(settings=same, resume=str(tmp_path))).config == config

@@ -25,7 +25,7 @@ from launch.run.folder import RunFolder, load_weights
 from launch.run.lookup import run_path
 from launch.settings.files import named, read_config_file
 from launch.settings.parse import parse
-from launch.settings.resolve import resolve_request, resolved
+from launch.settings.resolve import divided_among, resolve_request
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -221,7 +221,7 @@ def test_what_the_presets_made_has_their_settings(folder: Path) -> None:
     # The words of their commands.
     typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return")}
     game = replace(preset.environment, id=config.environment.id)
-    assert resolved(replace(preset, environment=game, **typed), int(config.actors)) == config
+    assert divided_among(replace(preset, environment=game, **typed), int(config.actors)) == config
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda file: file.parent.name)
