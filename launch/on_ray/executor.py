@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Executor, Failed
+from launch.loop.executor import CallResult, Completion, Executor, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
@@ -137,7 +137,7 @@ class RayExecutor(Executor):
             # The call stays: until the actor is removed it counts as a rollout that is under way.
             return self._failed(actor_id, error)
         del self._calls[actor_id]
-        return self._completion(actor_id, result)
+        return result
 
     def has_completed(self, actor_id: int) -> bool:
         return self._first_ready([actor_id], 0) is not None
@@ -188,23 +188,6 @@ class RayExecutor(Executor):
             self._end(worker)
         self._workers, self._calls = {}, {}
 
-    def _completion(self, actor_id: int, result: Any) -> Completion:
-        """The completion of a call by its result."""
-        if isinstance(result, Reply):
-            self._came_through_ray(self._workers[actor_id], result.accepted)
-            result = result.result
-        return result
-
-    def _came_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
-        if worker.connection is None or worker.serving is not None:
-            return
-        if accepted:
-            worker.connection.accepted()
-            worker.serving = worker.process.serve.remote()
-        else:
-            self._transport.disconnect(worker.connection)
-            worker.connection = None
-
     def _first_ready(self, actor_ids: Sequence[int], seconds: float) -> int | None:
         """The first of these actors whose call has ended or ends within `seconds`."""
         calls = {self._calls[actor_id]: actor_id for actor_id in actor_ids}
@@ -218,21 +201,29 @@ class RayExecutor(Executor):
             ended.update(ray.wait(references, num_returns=len(references), timeout=0)[0])
         return next((actor_id for call, actor_id in calls.items() if call in ended), None)
 
-    def _result(self, actor_id: int) -> Any:
+    def _result(self, actor_id: int) -> CallResult:
         """The result of the call of an actor, which has ended.
 
         Raises:
             RayError: the call failed.
         """
-        call = self._calls[actor_id]
-        if not isinstance(call, LocalConnection):
-            return ray.get(call)
-        try:
-            return self._transport.receive(call)
-        except EOFError:
-            # It raised, or its process died: Ray raises the reason.
-            ray.get(self._workers[actor_id].serving)
-            raise AssertionError("an actor serves until its connection is closed here") from None
+        call, worker = self._calls[actor_id], self._workers[actor_id]
+        if isinstance(call, LocalConnection):
+            try:
+                return self._transport.receive(call)
+            except EOFError:
+                # It raised, or its process died: Ray raises the reason.
+                ray.get(worker.serving)
+                raise AssertionError("an actor serves until its connection is closed here") from None
+        reply: Reply = ray.get(call)
+        if worker.connection is not None and worker.serving is None:
+            if reply.accepted:
+                worker.connection.accepted()
+                worker.serving = worker.process.serve.remote()
+            else:
+                self._transport.disconnect(worker.connection)
+                worker.connection = None
+        return reply.result
 
     def _failed(self, actor_id: int, error: RayError) -> Failed:
         raised = isinstance(error, RayTaskError)

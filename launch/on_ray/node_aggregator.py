@@ -10,17 +10,15 @@ On the learner's own machine the sum travels through shared memory too. It is th
 ((g₁ + g₂) + g₃) …, in the order of arrival. The learner still admits and accounts for each gradient.
 """
 
-from typing import Any
-
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import CallResult, ChildEvent, Completion
+from launch.loop.executor import CallResult
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import Slots, gradients_together
 from shared.config import RunConfig
-from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Heartbeat, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationShare, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
@@ -95,11 +93,10 @@ class NodesExecutor(RayExecutor):
     def free_slots(self) -> int:
         return len(self._free_nodes())
 
-    def _completion(self, actor_id: int, result: Any) -> Completion:
-        completion = super()._completion(actor_id, result)
-        assert isinstance(completion, AggregatedReport | ChildEvent | EvaluationPart | Heartbeat)
-        self._workers[actor_id].unfinished = not isinstance(completion, AggregatedReport)
-        return completion._replace(actor_id=actor_id)
+    def _result(self, actor_id: int) -> CallResult:
+        result = super()._result(actor_id)
+        self._workers[actor_id].unfinished = not isinstance(result, AggregatedReport)
+        return result._replace(actor_id=actor_id)
 
     def _free_nodes(self) -> dict[str, int]:
         """Number of actors for each node without an aggregator, by node id."""

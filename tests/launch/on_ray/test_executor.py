@@ -185,11 +185,11 @@ def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpo
     assert executor.rollouts_under_way(5) == ACTORS - 1
     executor.dispatch(5)
     assert executor.rollouts_under_way(5) == ACTORS + K - 1
-    ray.end(ray.calls[-1], event)
+    ray.end(ray.calls[-1], Reply(event, accepted=False))
     assert executor.next_completion() == event._replace(actor_id=5)
     assert executor.rollouts_under_way(5) == ACTORS + K - 1
     executor.dispatch(5)
-    ray.end(ray.calls[-1], AggregatedReport(0, np.ones(2, np.float32), ()))
+    ray.end(ray.calls[-1], Reply(AggregatedReport(0, np.ones(2, np.float32), ()), accepted=False))
     summed = executor.next_completion()
     assert isinstance(summed, AggregatedReport)
     assert summed.actor_id == 5
