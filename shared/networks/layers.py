@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from shared.graph import has_gpu
 from shared.networks.stored_activations import hidden
 
 # CleanRL's, which is PyTorch's default; PQN's own code has 1e-6. It matters only where all units are nearly alike.
@@ -208,7 +209,7 @@ def gradients_of_images(
 def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.Tensor]:
     """Results of `work` for a few images at a time, in sequence; for all at once on a GPU or for a dynamic batch."""
     count = images.shape[0]
-    if count is None or tf.config.list_logical_devices("GPU"):
+    if count is None or has_gpu():
         return [work(slice(None))]
     done: list[tf.Tensor] = []
     for start in range(0, count, _IMAGES_AT_ONCE):
