@@ -57,10 +57,10 @@ class Player:
         clock = time.perf_counter
         environment = acting = 0.0
         before = clock()
-        builder, next_acted = self.builder, self._next_acted
-        self._begin_rollout()
-        self._next_acted = None
-        first_state = self._state
+        builder, first_state = self.builder, self._state
+        first, self._first_observations = self._first_observations, None
+        builder.begin(first, None if first is None else self._environments.reset_non_finite)
+        next_acted, self._next_acted = self._next_acted, None
         for t in range(self._unroll_length):
             if next_acted is None:
                 acted = self._policy.act(builder.observations, self._state, t)
@@ -82,11 +82,6 @@ class Player:
         next_actions = None if self._next_acted is None else self._next_acted.actions
         rollout = builder.finish(next_actions, first_state, self._state)
         return PlayedRollout(rollout, environment, acting)
-
-    def _begin_rollout(self) -> None:
-        first, non_finite = self._first_observations, self._environments.reset_non_finite
-        self.builder.begin(first, None if first is None else non_finite)
-        self._first_observations = None
 
     def close(self) -> None:
         self._environments.close()

@@ -33,7 +33,7 @@ class RolloutBuilder:
         self._observations = aligned((shape[0] + 1, environments, *observation_shape), observation_dtype)
         self._slots = list(self._observations)
         self._actions = np.empty((*shape, *actions.shape), actions.dtype)
-        self.no_actions = np.zeros((environments, *actions.shape), actions.dtype)
+        self._no_actions = np.zeros((environments, *actions.shape), actions.dtype)
         self._rewards = np.empty(shape, np.float32)
         self._discounts = np.empty(shape, np.float32)
         self._mask = np.empty(shape, np.float32)
@@ -159,7 +159,7 @@ class RolloutBuilder:
         """
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
         if next_actions is None:
-            next_actions = self.no_actions
+            next_actions = self._no_actions
         return Rollout(
             self._observations, self._actions, self._training_rewards(), self._discounts, self._mask, next_actions,
             first_state, last_state,

@@ -182,10 +182,10 @@ class Metrics:
             self._lags[outcome.policy_lag] += 1
             self._statistics.update(report.statistics)
 
-    def add_evaluation(self, point: dict[str, Any]) -> None:
+    def add_evaluation(self, entry: dict[str, Any]) -> None:
         """Add an evaluation; see `Evaluations.receive`. Rows show its mean return until the next one."""
-        self.evaluation_return = point["mean_return"]
-        self._evaluations.append(point)
+        self.evaluation_return = entry["mean_return"]
+        self._evaluations.append(entry)
 
     def progress(self) -> Progress:
         """The state of the run. The interval continues."""

@@ -369,14 +369,14 @@ class TrainingSession:
             self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        point, confirmed = self.evaluations.receive(result, self._point())
-        self.metrics.add_evaluation(point)
-        self.messages.emit(Evaluated(point))
+        entry, confirmed = self.evaluations.receive(result, self._point())
+        self.metrics.add_evaluation(entry)
+        self.messages.emit(Evaluated(entry))
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
         # confirmation are not compared: it would outrank every later return of training.
-        if confirmed or not point["confirms"]:
+        if confirmed or not entry["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
-            weights, mean = result.snapshot, point["mean_return"]
+            weights, mean = result.snapshot, entry["mean_return"]
             self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
 
     def _save(self, *, last: bool = False) -> None:

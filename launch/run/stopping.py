@@ -351,8 +351,8 @@ class Evaluations:
         self._log(f"{'confirming ' * confirms}evaluation of update {result.snapshot.version}: {evaluation_line(entry)}")
         if self.target is not None:
             self.target.evaluated(entry["mean_return"], at, confirms=confirms)
-        point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry
-        return point, self.target is not None and self.target.confirmed is not None
+        confirmed = self.target is not None and self.target.confirmed is not None
+        return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
 
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
