@@ -125,9 +125,9 @@ class Display:
             self._show(lambda: self._update(progress))
         # The first rows have the actors' first, slow calls.
         if self._usual is not None and progress.elapsed_seconds > _EXPECTATION_SECONDS:
-            usual, self._usual = self._usual, None
-            line = expectation_line(usual, progress, self._config)
+            line = expectation_line(self._usual, progress, self._config)
             if line is not None:
+                self._usual = None
                 self.message(line)
 
     def _update(self, progress: Progress) -> None:

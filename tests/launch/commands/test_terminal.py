@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from accounts import account_of
@@ -225,6 +226,46 @@ def test_the_numbers_of_rollouts_stay_in_an_interval_without_one(cartpole: RunCo
     last = shown_by(console).rpartition("CartPole-v1")[2]
     for shown in ("40,000,004", "57 µs", "1234 µs", "12.34 ms", "0.123", "20.0%", "0.00 / 7", "1.00e-04"):
         assert shown in last
+
+
+def expectations(preset: str, config: RunConfig, *updates: Progress) -> list[str]:
+    """The lines of a run about what to expect, after these updates."""
+    shown = io.StringIO()
+    with Display(config, Console(file=shown), preset) as display:
+        for progress in updates:
+            display.update(progress)
+    return [line for line in shown.getvalue().splitlines() if "usually" in line]
+
+
+def test_after_ten_seconds_a_run_says_what_to_expect_once() -> None:
+    pong, usual = PRESETS["pong"].config, PRESETS["pong"].usual_agent_steps
+    reported = Progress(agent_steps=usual - 720_000, agent_steps_per_second=1_000.0)
+    at = [replace(reported, elapsed_seconds=seconds) for seconds in (10.0, 11.0, 12.0)]
+    assert expectations("pong", pong, at[0]) == []
+    # In the first interval after ten seconds no rollout may end.
+    empty = Progress(elapsed_seconds=10.5)
+    assert expectations("pong", replace(pong, seed=7), at[0], empty, *at[1:]) == [
+        f"a return of 18 usually takes {usual:,} agent steps: at 1,000 a second it is reached in about 0:12:00; seeds "
+        f"differ by a factor of two"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed", "progress"),
+    [
+        ("pong", {"stop_at_return": 10.0}, {}),
+        ("pong", {"environment": replace(PRESETS["pong"].config.environment, frame_skip=2)}, {}),
+        ("pong", {}, {"agent_steps": 10**9}),
+        ("pong", {}, {"agent_steps_per_second": 0.0}),
+        ("vectors", {}, {}),
+        ("", {}, {}),
+    ],
+    ids=["another target", "another task", "beyond it", "no rollout yet", "nothing known", "no preset"],
+)
+def test_nothing_is_expected_of(preset: str, changed: dict[str, Any], progress: dict[str, Any]) -> None:
+    config = replace(PRESETS[preset or "pong"].config, **changed)
+    known = {"elapsed_seconds": 11.0, "agent_steps": 10, "agent_steps_per_second": 1_000.0}
+    assert expectations(preset, config, Progress(**known | progress)) == []
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
