@@ -9,7 +9,6 @@ import pytest
 
 from launch.cli import COMMANDS
 from launch.commands.train import TrainArguments
-from launch.machine import ACTOR_BYTES, LEARNER_BYTES
 from launch.presets import PRESETS
 from launch.settings.parse import parse
 from launch.settings.resolve import resolve_request
@@ -35,18 +34,45 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize(
+    ("preset", "cells"),
+    [
+        ("cartpole", r"^\| `cartpole`, CartPole-v1 \| 475 \| 1–3 \| ([^|]+) \|"),
+        ("pong", r"^\| \d \|[^|]*\| ([\d,]+) \| \d\d\.\d\d ± .* games\)"),
+    ],
+)
+def test_what_a_run_usually_takes_is_the_median_of_the_scores(preset: str, cells: str) -> None:
+    found = re.findall(cells, (ROOT / "docs/scores.md").read_text(encoding="utf-8"), re.M)
+    agent_steps = [int(seed.replace(",", "")) for cell in found for seed in cell.split(";")]
+    assert len(agent_steps) == {"cartpole": 3, "pong": 5}[preset]
+    assert PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(agent_steps), rel=0.01)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
-def test_every_table_has_a_heading(document: Path) -> None:
-    """A blank line in the midst of a table ends it, and shows the rest as plain text."""
-    blocks = "\n".join(line if line.startswith("|") else "" for line in document.read_text().splitlines())
-    for table in (block.strip().splitlines() for block in blocks.split("\n\n") if block.strip()):
-        assert len(table) > 2, table
-        assert set(table[1]) <= set("|-"), table
+def test_prose_is_wrapped(document: Path) -> None:
+    """At 150 columns; tables, pictures and code are as wide as they are."""
+    prose = FENCED.sub("", document.read_text(encoding="utf-8"))
+    assert not [line for line in prose.splitlines() if len(line) > 150 and not line.startswith(("|", "<img", "!["))]
 
 
-def test_the_page_on_installing_has_the_memory_that_is_reserved() -> None:
-    reserved = f"reserve {ACTOR_BYTES >> 20} MiB for an actor and {LEARNER_BYTES >> 20} for the learner"
-    assert reserved in (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def anchors(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    found = re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", document.read_text())
+    links = [link for link in map("".join, found) if "://" not in link]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 @pytest.mark.parametrize(

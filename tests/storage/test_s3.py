@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -12,7 +14,6 @@ from xml.etree import ElementTree
 
 import pytest
 from environments import environment, with_extras
-from ports import free_port
 from waiting import UNTIL_FRAMES
 from watched_processes import Training, Watched
 
@@ -22,6 +23,26 @@ SETTINGS = (
     f"cartpole --executor inline {UNTIL_FRAMES} "
     "--log-every-seconds 0.2 --checkpoint.every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
 )
+
+
+# Below the system's ephemeral ports and above those of Ray's workers, so that a drawn port stays free until it is
+# used.
+_PORTS = range(20_000, 32_000)
+_drawn: set[int] = set()
+
+
+def free_port() -> int:
+    """A port that nobody listens at, and that this process has not drawn before."""
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _drawn:
+            _drawn.add(port)
+            return port
+    raise RuntimeError(f"no port of {_PORTS} is free")
 
 
 class MotoServer:

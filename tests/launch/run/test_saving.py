@@ -4,10 +4,10 @@ import errno
 import json
 import shutil
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
 
 import fsspec
 import gymnasium
@@ -252,63 +252,46 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
     assert list((tmp_path / "copy").iterdir()) == []
 
 
-def test_a_full_disk_is_no_other_run_and_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = tmp_path / "copy" / "config.json"
-
-    def half_of(*_: object) -> NoReturn:
-        settings.write_bytes(b"{")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(fsspec.filesystem("file"), "open", half_of)
-    with pytest.raises(ConfigurationError, match="cannot be written: No space left on device"):
-        claim_storage(f"file://{settings.parent}", b"{}")
-    assert not settings.exists()
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device")
+# Of a storage that has no other way to refuse the creation of a file that exists.
+EXISTS = (NotImplementedError("File mode not supported"), OSError(22, "a pre-condition failed"))
+# A library's own error, which is no OSError.
+NO_ENDPOINT = RuntimeError("Could not connect\nto the endpoint")
+OUTSIDE = "cannot be read: .*outside of the run's folder"
 
 
 @pytest.mark.parametrize(
-    "error", [NotImplementedError("File mode not supported"), OSError(22, "a pre-condition failed")]
+    ("call", "error", "found", "line"),
+    [
+        ("claim", FULL_DISK, [], "cannot be written: No space left on device"),
+        *(("claim", error, ["config.json"], "holds another run") for error in EXISTS),
+        *(("claim", error, [], "") for error in EXISTS),
+        ("fetch", NO_ENDPOINT, ["a.txt", "config.json"], "cannot be read: Could not connect to the endpoint"),
+        ("fetch", None, ["config.json", "../../outside.txt"], OUTSIDE),
+        ("fetch", None, ["config.json", "checkpoints/../../outside.txt"], OUTSIDE),
+    ],
 )
-def test_storage_with_errors_of_its_own_for_a_file_that_exists(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+def test_an_error_of_storage_is_one_line_and_leaves_no_part(
+    call: str, error: Exception | None, found: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened(*_: object) -> None:
-        raise error
+    files, there, here = fsspec.filesystem("file"), tmp_path / "there", tmp_path / "here" / "run"
+    there.mkdir()
+    if "config.json" in found:
+        (there / "config.json").write_text("{}")
+    before = files_of(tmp_path)
 
-    fsspec.filesystem("memory").pipe_file("/taken/config.json", b"{}")
-    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "open", opened)
-    claim_storage("memory://free", b"{}")()
-    with pytest.raises(ConfigurationError, match="--storage memory://taken: holds another run"):
-        claim_storage("memory://taken", b"{}")
+    def half_done(remote: str, local: str, **_: object) -> None:
+        if call == "fetch" or error is FULL_DISK:
+            Path(remote if call == "claim" else local).write_text("{")
+        if error is not None and not remote.endswith("a.txt"):
+            raise error
 
-
-def test_an_error_of_storage_is_one_line_and_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = fsspec.filesystem("memory")
-    for name in ("config.json", "summary.json"):
-        files.pipe_file(f"/copy/whole/{name}", b"{}")
-
-    class TheirError(Exception):
-        """A library's own error, which is no OSError."""
-
-    def fail(remote: str, local: str, **_: object) -> None:
-        if remote.endswith("summary.json"):
-            raise TheirError("Could not connect\nto the endpoint")
-        Path(local).parent.mkdir(exist_ok=True)
-        Path(local).write_text("{}")
-
-    monkeypatch.setattr(files, "get_file", fail)
-    with pytest.raises(ConfigurationError, match="cannot be read: Could not connect to the endpoint"):
-        fetch("memory://copy/whole", tmp_path / "fetched")
-    assert not (tmp_path / "fetched").exists()
-
-
-@pytest.mark.parametrize("name", ["../../outside.txt", "checkpoints/../../outside.txt"])
-def test_a_file_outside_of_the_folder_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = fsspec.filesystem("memory")
-    monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{name}"])
-    monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
-    with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
-        fetch("memory://copy/evil", tmp_path / "runs" / "fetched")
-    assert list(tmp_path.rglob("*")) == []
+    monkeypatch.setattr(files, "find", lambda _: [f"{there}/{name}" for name in found])
+    monkeypatch.setattr(files, "open" if call == "claim" else "get_file", half_done)
+    with pytest.raises(ConfigurationError, match=line) if line else nullcontext():
+        claim_storage(f"file://{there}", b"{}")() if call == "claim" else fetch(f"file://{there}", here)
+    assert files_of(tmp_path) == before
+    assert not here.exists()
 
 
 def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
