@@ -76,13 +76,13 @@ class Actor:
         # Seconds by stage since the last report, and when the last stage ended.
         self._seconds = dict.fromkeys(StageSeconds._fields, 0.0)
         self._stage_ended = time.perf_counter()
-        # Moments of observations and of returns, which come with the first gradient of a rollout.
+        # Moments of observations and of returns, sent with the first gradient of a rollout.
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
         self._ahead = 0
         if actor.most_rollouts_ahead:
-            # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
-            # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
+            # The rollouts of many actors are a few consecutive steps of each. Episodes that begin together show one
+            # phase of the game at a time, until they drift apart (arXiv 2511.21011).
             self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + actor.most_rollouts_ahead))
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Heartbeat:
@@ -91,9 +91,9 @@ class Actor:
         If a rollout gives several gradients, only its first call acts. Each later call reports the next gradient of the
         same rollout at the weights of `snapshot`. `target` has the weights of the target network, for methods with one.
 
-        With `actor.fresh_gradients` the call that acts returns `Heartbeat`, and its first gradient is that of the next
-        call: a call is what brings new weights, so that these are the newest, and nothing else has to travel. Before
-        its first rollout the actor plays up to 1,024 agent steps that are in no gradient, a rollout in each call.
+        With `actor.fresh_gradients` the call that acts returns `Heartbeat`, and the next call the first gradient, at
+        the newest weights: only a call brings weights. Before its first rollout the actor plays up to 1,024 agent steps
+        that are in no gradient, a rollout in each call.
         """
         self._end_stage("wait")
         self._synchronise(snapshot, target)
@@ -112,13 +112,13 @@ class Actor:
         self._policy.explore_as(self.actor_id)
         self._policy.assign(snapshot.parameters, snapshot.frames)
         if target is not None:
-            # It may not be sent again.
+            # The target network may not be sent again.
             self._gradients.assign_target(target)
         self._gradients.recent_advantages = snapshot.advantage_moments
         self._end_stage("synchronise")
 
     def _play_ahead(self) -> None:
-        """Play a rollout. No gradient and no count has its agent steps, nor its seconds."""
+        """Play a rollout whose agent steps and seconds are in no gradient and no count."""
         self._player.play()
         self._ahead -= 1
         # Episodes under way still count from their starts.
@@ -139,7 +139,7 @@ class Actor:
             vector = np.full(self._policy.layout.size, np.nan, np.float32)
             return RolloutGradient(vector, {}, steps, steps, non_finite=self._builder.non_finite)
         self._gradients.begin(rollout)
-        # Those of a rollout on a GPU are copied from there.
+        # Observations on a GPU are copied to the host.
         of_observations = self._moments_of(np.asarray(rollout.observations[:-1])) if self._keeps_moments else None
         self._moments = of_observations, self._builder.return_moments
         return None
@@ -150,7 +150,7 @@ class Actor:
         non_finite = _non_finite_in(gradient)
         if not non_finite:
             return gradient
-        # The next ones of the rollout would be no better.
+        # Later gradients of the rollout would be no better.
         dropped = self._gradients.drop()
         self._moments = None, None
         return gradient._replace(
@@ -195,11 +195,11 @@ class Actor:
     ) -> EvaluationPart:
         """Play on with a share of an evaluation, for about as many agent steps as a rollout has.
 
-        The evaluation is of the weights of its first call. It uses environments, an exploration and a memory of its
-        own, so that the rollout under way, and its gradients, go on as if it had not been.
+        The evaluation is of the weights of its first call. Its environments, exploration and memory are its own: the
+        rollout under way and its gradients do not change.
         """
         if target is not None:
-            # It may not be sent again.
+            # The target network may not be sent again.
             self._gradients.assign_target(target)
         evaluator = self._evaluator_of(share)
         if self._share is None or self._share.number != share.number:
@@ -212,7 +212,7 @@ class Actor:
         return part
 
     def _evaluator_of(self, share: EvaluationShare) -> Evaluator:
-        """The evaluator of a share. It is made at the first one, as are others if the number of actors changes."""
+        """The evaluator of a share, made at the first share, and again when the number of actors changes."""
         last = self._share
         if self._evaluator is None or last is None or (last.first, last.size) != (share.first, share.size):
             if self._evaluator is not None:
@@ -228,12 +228,12 @@ class Actor:
 
     @property
     def plays_next(self) -> bool:
-        """Whether the next call plays a rollout."""
+        """True if the next call plays a rollout."""
         return self._gradients.rollout_is_done
 
     @property
     def plays_ahead(self) -> bool:
-        """Whether the next call plays a rollout that is in no gradient."""
+        """True if the next call plays a rollout that is in no gradient."""
         return self._ahead > 0
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
@@ -250,7 +250,7 @@ class Actor:
 
 
 def _non_finite_in(gradient: RolloutGradient) -> str:
-    """What is not finite in a gradient or its loss; empty where the learner will find the gradient's norm finite."""
+    """Name of a non-finite number in a gradient or its loss; empty if the learner will find a finite norm."""
     # One pass without an allocation.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.dot(gradient.vector, gradient.vector)):

@@ -1,10 +1,10 @@
-"""Plays rollouts on a GPU: the network plays one vector of environments while the other one is emulated.
+"""Plays rollouts on a GPU: the network plays one vector of environments while the other is emulated.
 
     vector 0, emulated   ███████    ███████    ███████
     vector 1, emulated        ███████    ███████    ███████
     network plays        0    1    0    1    0    1    0
 
-The host has what environments give and is small; the device has the observations, and what the network makes of them.
+The host has the small results of environments; the device has the observations and the network's results.
 """
 
 import time
@@ -33,14 +33,14 @@ _T = TypeVar("_T")
 class DevicePlayer:
     """A `Player` whose observations are on the device that TensorFlow computes with.
 
-    What environments show is uploaded once: of an Atari game the newest frame, which the device stacks; of others the
+    Each observation is uploaded once: of an Atari game its newest frame, which the device stacks; else the whole
     observation, with its mask if there is one. One graph call stores the observations in the ring of the rollout, and
     samples the actions. Values and log π of the actions stay in rings of their own. Rewards and ends are collected on
     the host, see `RolloutBuilder`, and follow with the gradient.
 
-    A ring has the rows of a rollout one time after another, and of one time those of both vectors: as [T, B, …] it is
-    the same memory. Both vectors take their random numbers from the stream of the policy, in turn. So another number of
-    environments gives other actions, and the CPU's `Player`, which draws those of all environments at once, too.
+    A ring has the rows of a rollout one time after another, each time with the rows of both vectors: as [T, B, …] it is
+    the same memory. Both vectors take their random numbers from the stream of the policy, in turn. So actions depend on
+    the number of environments, and differ from those of the CPU's `Player`, which draws for all environments at once.
 
     `gradients` read the rings. For `seeds` see `Player`. `emulator_threads` step one of the vectors.
     """
@@ -64,7 +64,7 @@ class DevicePlayer:
             EmulatedVector(config, of_one, emulator_threads, newest_frame=self._stacks_frames)
             for of_one in np.split(seeds, VECTORS)
         ]
-        # What was replaced in the first observations, until the first rollout begins.
+        # Numbers replaced in the first observations, until the first rollout begins.
         self._first_non_finite = _joined_non_finite([vector.reset_non_finite for vector in self._vectors])
         self.builder = RolloutBuilder(config, (0,), spec.observation_dtype, spec.actions)
         count = actor.environments // VECTORS
@@ -129,7 +129,7 @@ class DevicePlayer:
             self._see(self._times[t], self._times[index], vector.shown, vector.restarted)
 
     def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, shown: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
-        """Actions [B / 2, …] of a vector at time `t`, of what it shows then."""
+        """Actions [B / 2, …] of a vector at time `t`, from its observations then."""
         observations = shown
         if self._stacks_frames:
             last, stacked = self._stacks(t, vector, shown, restarted)
@@ -192,7 +192,7 @@ class EmulatedVector:
     def __init__(self, config: RunConfig, seeds: npt.NDArray[np.int64], threads: int, *, newest_frame: bool) -> None:
         self._newest_frame = newest_frame
         settings = replace(config.environment, frame_stack=1) if newest_frame else config.environment
-        # The thread also makes and closes them: what draws their images may belong to one thread, as OpenGL does.
+        # The thread also makes and closes them: the renderer of their images may belong to one thread, as OpenGL does.
         self._thread = ThreadPoolExecutor(1, "emulator")
         self._environments = self._in_thread(lambda: VectorEnvironment(settings, len(seeds), threads))
         self.shown = self._shown(self._in_thread(lambda: self._environments.reset(seeds)))
@@ -237,7 +237,7 @@ def _joined(results: Sequence[StepResult]) -> StepResult:
 
 
 def _joined_non_finite(parts: Sequence[NonFinite | None]) -> NonFinite | None:
-    """What was replaced in the observations of all vectors."""
+    """The numbers replaced in the observations of all vectors."""
     faults = [part for part in parts if part is not None]
     if not faults:
         return None

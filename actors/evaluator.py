@@ -32,7 +32,7 @@ class Evaluator:
     Args:
         first: the first environment of the share.
         count: environments of the share; None: all that follow.
-        policy: acts for `count` environments. Others may use it between two calls. None: a policy of its own.
+        policy: acts for `count` environments. Other evaluators may use it between two calls. None: a policy of its own.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Evaluator:
         """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings, and yield them as they
         end.
 
-        `on_wait` is called with a line when none has ended for a while, since there are environments without an end.
+        `on_wait` is called with a line when no episode has ended for a while: some environments have no end.
         """
         self.begin(snapshot, policy or self._evaluation.policy)
         steps, left, since, wait = 0, int(self._quota.sum()), time.monotonic(), _WAIT_SECONDS
@@ -104,8 +104,8 @@ class Evaluator:
     def play(self, episodes: int, most_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
         """Play until `episodes` have ended in each environment, or its share of all, but at most `most_steps`.
 
-        An environment that has played them goes on with the next episode while others have not. `number` and `actor_id`
-        are those of the part.
+        An environment that is done goes on with further episodes until all are. The part has this `number` and
+        `actor_id`.
         """
         self._policy.restore_exploration(self._exploration)
         # Anew in each call: training may use the same network in between.

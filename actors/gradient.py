@@ -1,4 +1,4 @@
-"""From a rollout to flat gradients of the method's loss: one of it all, or several over parts of it."""
+"""From a rollout to flat gradients of the method's loss: one over the whole rollout, or several over parts of it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from shared.types import Float32Array, Rollout, WeightSnapshot
 
 # `AdvantageMoments`.
 _MOMENTS = tf.TensorSpec((3,), tf.float64)
-# Whether these include the moments of the rollout itself.
+# True if these moments include the rollout's own.
 _COUNTED = tf.TensorSpec((), tf.bool)
 
 
@@ -28,8 +28,8 @@ class RolloutGradient(NamedTuple):
     """One gradient of a rollout: `vector` float32 [P], and the method's statistics over its agent steps, by name.
 
     The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time; with
-    `new_steps_follow` the next gradient has such ones, too. `advantage_moments` come with the first one of a rollout.
-    `non_finite`: see `GradientReport`.
+    `new_steps_follow` the next gradient has such agent steps, too. The first gradient of a rollout has
+    `advantage_moments`. `non_finite`: see `GradientReport`.
     """
 
     vector: Float32Array
@@ -81,11 +81,11 @@ class Gradients(ABC):
 
     @property
     def rollout_is_done(self) -> bool:
-        """Whether the last rollout has no gradients left."""
+        """True if the last rollout has no gradients left."""
         return self._rollout is None
 
     def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
-        """Keep what gradients need of the actions at time `t` of the current rollout."""
+        """Keep the results of acting at time `t` of the current rollout that gradients need."""
 
     def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:  # noqa: B027
         """Keep values and log-probabilities of all times at once, float32 [T, B] each."""
@@ -99,7 +99,7 @@ class Gradients(ABC):
         """The next gradient of the rollout, at the current weights."""
 
     def drop(self) -> int:
-        """Drop what is left of the rollout. Returns its number of agent steps that are in no gradient yet."""
+        """Drop the rest of the rollout. Returns its number of agent steps that are in no gradient yet."""
         return 0
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
@@ -183,7 +183,7 @@ class Minibatches(Gradients):
         self._log_probs: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
         self._returns = self._advantages = tf.zeros(self._shape)
         self._moments: AdvantageMoments | None = None
-        # The moments of all actors' advantages that came with the weights of the rollout's first gradient.
+        # The moments of all actors' advantages, from the snapshot of the rollout's first gradient.
         self._before = AdvantageMoments()
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -315,8 +315,8 @@ class WholeRollouts(Minibatches):
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
         if self._reported == 0:
             self._before = self.recent_advantages
-        # With K = 1 newer weights have those of the first gradient of this rollout, too. With larger K they may be of
-        # before: then it is standardised by those of others, a few rollouts of a window of many.
+        # With K = 1 newer weights have those of the first gradient of this rollout, too. With larger K the moments may
+        # be older: then other rollouts standardise these advantages, a few of a window of many.
         counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
         gradient, statistics, own = self._gradient(

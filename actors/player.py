@@ -25,7 +25,7 @@ class PlayedRollout(NamedTuple):
 class Player:
     """Plays one rollout after another in a batch of environments, with the current weights of a policy.
 
-    `gradients` keep what they need of the actions.
+    `gradients` keep the results of acting that they need.
 
     Args:
         seeds: of the environments, int64 [B].

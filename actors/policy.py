@@ -50,7 +50,7 @@ class Policy:
     """The network of a method, and its ways to act for B `environments`. Each is one graph call, traced once.
 
     `unroll_length` is T of the rollouts whose activations are stored for the gradient; None stores nothing. `network`
-    is that of another policy of the same settings, which then acts with the weights that either was given last.
+    is the network of another policy of the same settings; both then act with the weights that either was given last.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Policy:
         compiled: bool = False,
     ) -> None:
         self.compiled = compiled
-        """Whether XLA compiles the graphs that are called for each rollout on a GPU."""
+        """True if XLA compiles the graphs that are called for each rollout on a GPU."""
         # A process without environments, like the learner, has not imported the modules yet.
         import_modules(config.environment.modules)
         self.method = make_method(config, spec.actions)
@@ -230,7 +230,7 @@ def _network_of(name: str, settings: NetworkConfig, shape: Any, heads: Sequence[
 
 
 def _takes(inputs: Sequence[Any], shape: Sequence[int]) -> bool:
-    """Whether the only input of a model has this shape; None stands for any size."""
+    """True if the only input of a model has this shape; None stands for any size."""
     sizes = tuple(inputs[0].shape[1:]) if len(inputs) == 1 else ()
     return len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(sizes, shape, strict=True))
 

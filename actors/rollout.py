@@ -17,12 +17,12 @@ class RolloutBuilder:
 
     It tracks the autoreset: the vector step after an episode's end only resets, is masked, and is no agent step.
 
-    Its numbers are always finite: rewards that are not become 0, as observations have before. `non_finite` names the
-    first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
+    Its numbers are always finite: a non-finite reward becomes 0, as non-finite observations have before. `non_finite`
+    names the first one that the rollout needs; the last observation of a terminated episode is not needed.
 
     Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither. While
-    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: with unscaled
-    rewards the value loss would be nearly all of the first gradients.
+    the factor is None, the builder divides by the deviation of the discounted returns that it has seen itself: with
+    unscaled rewards the value loss would be nearly all of the first gradients.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RolloutBuilder:
         self._finished: list[EpisodeStats] = []
         self._reward_sum = 0.0
         self.non_finite = ""
-        # The same for the next rollout, whose first observations are the last ones of this one.
+        # The same for the next rollout, which begins with the last observations of this one.
         self._next_non_finite = ""
         self._replaced = np.zeros((shape[0] + 1, environments), bool)
 

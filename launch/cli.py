@@ -13,9 +13,9 @@ from shared.errors import ConfigurationError
 
 
 class Command(NamedTuple):
-    """The operands of a command, what it is for, and its function as `module:name`.
+    """The operands of a command, its purpose, and its function as `module:name`.
 
-    What is typed after it is read by the dataclass that the function's one parameter is annotated with. It returns the
+    The words after it are read by the dataclass that annotates the function's one parameter. The function returns the
     exit code, or None for 0.
     """
 

@@ -1,6 +1,6 @@
 """Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results.
 
-`python -m launch.doctor` computes with the GPUs: a process of its own, as others hide them.
+`python -m launch.doctor` computes with the GPUs: a process of its own, because others hide them.
 """
 
 import json
@@ -180,7 +180,7 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
 
 
 def probe_gpus() -> dict[str, Any] | None:
-    """What TensorFlow finds and computes on the GPUs of this machine; None without one."""
+    """TensorFlow's findings and results on the GPUs of this machine; None without one."""
     count = usable_gpus()
     if not count:
         return None

@@ -2,7 +2,7 @@
 
 Both processes exchange messages over one connection, in MessagePack: the call, and requests to stop or for weights, go
 to the child; events and the outcome come back. The child inherits the connection as `python -m launch.driver
-DESCRIPTOR`. What the child prints is not read.
+DESCRIPTOR`. The child's output is not read.
 """
 
 import os
@@ -41,7 +41,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """The caller's `StopRequest`. `finish` is its reason if it is requested. Sent again whenever it has changed."""
+    """The caller's `StopRequest`. `finish`: the reason of a request to stop. Sent again after every change."""
 
     finish: str | None = None
     at_once: bool = False
@@ -50,7 +50,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True, tag=True):
-    """What `train` returned, or the message of the error that it raised."""
+    """The result of `train`, or the message of its error."""
 
     kind: Literal["returned", "refused", "failed"]
     error: str = ""
@@ -78,7 +78,7 @@ def train_in_process(
 
     Args:
         command: the command line for the run's manifest. None: that of this process.
-        output: where the child's standard output and errors go. None: where those of this process go.
+        output: file of the child's standard output and errors. None: those of this process.
     """
     # The connection must not have the number of a stream, which the child replaces.
     open_standard_streams()
@@ -173,7 +173,7 @@ def main(descriptor: str) -> int:
     """Train by the call that comes over a connection. Returns the exit code."""
     connection = Connection(int(descriptor))
     call = msgspec.msgpack.decode(connection.recv_bytes(), type=_Call, dec_hook=lambda kind, text: kind(text))
-    # What the manifest names.
+    # The command of the manifest.
     sys.argv = call.command
     # A worker of Ray has it blocked, and its children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -26,7 +26,7 @@ class StopRequest:
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         weights: send the present weights as an event, and go on.
         numbers: of the caller by name, for the next row of the run. Any thread may append some.
-        reason: what requested it, for the message about it; empty for Ctrl-C.
+        reason: the origin of the request, for its message; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StopRequest:
         self.numbers: deque[Mapping[str, float]] = deque()
 
     def request(self, reason: str) -> None:
-        """Set `requested` for `reason`, unless something else has set it."""
+        """Set `requested` for `reason`, unless it is set already."""
         if not self.requested:
             self.reason, self.requested = reason, True
 

@@ -281,13 +281,13 @@ def module_environment() -> dict[str, str]:
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
 
 
-# ---- What a process may have been started without
+# ---- Streams and a home folder for processes without
 
 
 def open_standard_streams() -> None:
     """Open /dev/null in place of each standard stream that this process was started without.
 
-    Another file would be opened under its number, and what libraries and child processes print would go there.
+    Another file would be opened under its number, and would get the output of libraries and child processes.
     """
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= 2:

@@ -91,7 +91,7 @@ def resilient_stdio() -> Iterator[None]:
     try:
         yield
     finally:
-        # Not those of `sys`, which an environment may have replaced.
+        # Not the streams of `sys`, which an environment may have replaced.
         for stream in streams:
             stream.flush()
         sys.stdout, sys.stderr = before

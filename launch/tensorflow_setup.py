@@ -22,9 +22,9 @@ _NOTICES = re.compile(
     rb"To enable the following instructions"
 )
 
-# Whether TensorFlow computes with oneDNN. By itself it does so only on CPUs with AVX-512 VNNI or AMX.
+# Switches oneDNN on or off. By itself TensorFlow uses it only on CPUs with AVX-512 VNNI or AMX.
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
-# The value that was chosen for a process: those that it starts may compute another network, and choose anew.
+# The value that was chosen for a process: its child processes may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
 _CPU_INFO = Path("/proc/cpuinfo")
 

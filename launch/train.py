@@ -108,9 +108,9 @@ def train(
     Raises:
         ConfigurationError: the run cannot start. No new folder is left behind, and an old one keeps all but its
             summary.
-        TrainingFailedError: it failed. What was learned is saved, unless the message says otherwise.
+        TrainingFailedError: it failed. The learned weights are saved, unless the message says otherwise.
         KeyboardInterrupt: one was raised in this thread. At the first the run is saved before, at a second it is not.
-        Exception: the one that `on_event` raised. The run is saved before.
+        Exception: the error of `on_event`. The run is saved before.
     """
     listener = _Listener(on_event, stop or StopRequest())
     try:
@@ -188,7 +188,7 @@ class _Run:
 
     @property
     def measures_mean(self) -> bool:
-        """Whether it is new, and its network subtracts a mean observation."""
+        """True if the run is new, and its network subtracts a mean observation."""
         return not self.resume and self.first is None and centres_observations(self.config, self.spec)
 
 
@@ -365,7 +365,7 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
     for line in placement_lines(run.config, placement, nodes):
         run.listener.message(line)
     if not run.resume:
-        # Actors that join later get the same share: what learns must not change with the nodes.
+        # Actors that join later get the same share: the algorithm must not change with the nodes.
         run.config = divided_among(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
     return placement, ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
 

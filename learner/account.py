@@ -51,7 +51,7 @@ class Ledger:
         self.updates += 1
 
     def if_it_ends(self) -> "Ledger":
-        """This ledger were the run to end now: what is pending is dropped as `unfinished_update`."""
+        """The ledger of a run that ends now: pending gradients are dropped as `unfinished_update`."""
         ended = deepcopy(self)
         if self.gradients_pending:
             ended.discard_pending()

@@ -183,7 +183,7 @@ class Learner:
             frames = self.account.frames
             if self._restored_snapshot_frames is not None:
                 # This version was published before the checkpoint, with the moments of that time. Reports have been
-                # merged since: to write them would make other weights of the same version.
+                # merged since: writing them would make other weights of the same version.
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_observation_moments()

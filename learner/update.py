@@ -43,7 +43,7 @@ class PushResult(NamedTuple):
 
     `finite` is False for a gradient that was refused. `applied` is True for the one that completed an update;
     `gradient_norm` is then the global norm of the accumulated gradient before clipping, else that of the pushed one.
-    `discarded` is True for the one that completed a sum whose norm is not finite: all gradients of it are discarded.
+    `discarded` is True for the one that completed a sum with a non-finite norm: all its gradients are discarded.
     """
 
     finite: bool
@@ -161,7 +161,7 @@ class GradientAccumulator:
             # More than K are pending where a sum arrives at others: sums of nodes differ in size.
             gradient = tf.cond(count > k, lambda: gradient * (k / count), lambda: gradient)
         norm = global_norm(gradient)
-        # Finite gradients may have a sum that is not, which would stay in the optimizer's running means.
+        # Finite gradients may have a non-finite sum, which would stay in the optimizer's running means.
         return tf.cond(
             tf.math.is_finite(norm),
             lambda: self._apply(gradient, norm, learning_rate),

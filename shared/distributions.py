@@ -1,4 +1,4 @@
-"""Policies over actions, as pure TensorFlow functions of what the policy head gives."""
+"""Policies over actions, as pure TensorFlow functions of the policy head's output."""
 
 import math
 from collections.abc import Sequence

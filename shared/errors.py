@@ -76,8 +76,8 @@ def last_line(error: BaseException) -> str:
 class EnvironmentFailedError(Exception):
     """An environment raised an error, or returned what its spaces do not allow.
 
-    The message is one line with the environment's id, what came, what was expected, and the place in the user's code.
-    It has a single text, so that it can be pickled: exceptions of users often cannot.
+    The message is one line with the environment's id, the received and the expected value, and the place in the user's
+    code. It has a single text, so that it can be pickled: exceptions of users often cannot.
     """
 
 
@@ -90,10 +90,10 @@ _BETWEEN = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:gymnasium|numpy|ray|c
 
 
 def raised_at(error: BaseException) -> str:
-    """Where an error was raised, as " (file.py:12, in step)": the innermost frame of the user's code.
+    """Place of an error, as " (file.py:12, in step)": the innermost frame of the user's code.
 
-    That is a file which is not installed; else an installed one that is not Gymnasium's or NumPy's. Empty if there is
-    neither.
+    The user's code is a file that is not installed; else an installed file that is not Gymnasium's or NumPy's. Empty
+    without either.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
     installed = [frame for frame in frames if _INSTALLED.search(frame.filename) and not _BETWEEN.search(frame.filename)]

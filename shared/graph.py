@@ -85,7 +85,7 @@ class Graph:
 
 
 def has_gpu() -> bool:
-    """Whether TensorFlow computes on a GPU in this process."""
+    """True if TensorFlow computes on a GPU in this process."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 

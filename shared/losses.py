@@ -12,10 +12,12 @@ _LOG_RATIO = 20.0
 
 
 class PolicyDrift(NamedTuple):
-    """How far a policy π is from the one that acted, π': means over agent steps, float32 scalars.
+    """Distance of a policy π from the behaviour policy π', by r = π(a | s) / π'(a | s).
 
-    With the ratio r = π(a | s) / π'(a | s): of |r - 1|; the share of steps whose r is outside of what it is clipped to;
-    and r - 1 - log r, an estimate of KL(π' || π) in nats that is never negative.
+    Attributes:
+        ratio_deviation: mean |r - 1| over agent steps, a float32 scalar as the others.
+        clipped_share: share of agent steps whose r is outside of its clipping range.
+        approximate_kl: mean r - 1 - log r, an estimate of KL(π' || π) in nats that is never negative.
     """
 
     ratio_deviation: tf.Tensor
@@ -27,7 +29,7 @@ class ActorCriticLoss(NamedTuple):
     """The loss to minimise and its parts, float32 scalars.
 
     `policy`, `value` and `entropy` are means over agent steps for either reduction of `total`, so that curves of
-    different settings can be compared. `drift` is None where the policy is the one that acted.
+    different settings can be compared. `drift` is None where the policy is the behaviour policy.
     """
 
     total: tf.Tensor
@@ -77,7 +79,7 @@ def actor_critic_loss(
         entropy_cost: weight of the entropy bonus, a scalar; the paper's β is 0.01.
         reduction: "sum" (the paper's) or "mean" over agent steps.
         behaviour_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
-        clip_ratio: ε, a scalar, where the policy is another one.
+        clip_ratio: ε, a scalar, with `behaviour_log_probs`.
 
     Returns:
         ActorCriticLoss. Gradient flows into `log_probs`, `entropies` and `values` only.
@@ -96,7 +98,7 @@ def actor_critic_loss(
     count = tf.maximum(tf.reduce_sum(mask), 1.0)
 
     def mean(x: tf.Tensor) -> tf.Tensor:
-        # What is made of selected values is 0 at masked steps.
+        # x is already 0 at masked steps.
         return tf.reduce_sum(x) / count
 
     drift = None
@@ -153,15 +155,16 @@ def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 def standardised_by_recent(
     advantages: tf.Tensor, mask: tf.Tensor, moments: tf.Tensor, counted: bool | tf.Tensor = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Advantages by the moments of an exponential window of 1,024 agent steps of all actors, and their own.
+    """Advantages standardised by an exponential window of 1,024 agent steps of all actors, and their own moments.
 
     For small rollouts. Within 64 consecutive steps of one environment all advantages may be of one sign, and
     standardised among themselves half of them would change it: in LunarLander, a crash would be praised. While the
-    window is not full, what is missing counts as advantages of 0 in the mean: the first ones keep their signs.
+    window is not full, missing advantages count as 0 in the mean: the first ones keep their signs.
 
-    `moments` float64 [3] are the `AdvantageMoments` before these; zeros at the start. With `counted` they have those of
-    these already. Returns those of these too, for the window. There one advantage at most doubles the variance: one of
-    100 deviations would scale the policy terms of all actors by 0.3 for thousands of agent steps.
+    `moments` float64 [3]: the `AdvantageMoments` so far, zeros at the start; with `counted` they include these
+    advantages. Returns the standardised advantages and their own `AdvantageMoments`, for the window. There one
+    advantage at most doubles the variance: one of 100 deviations would scale the policy terms of all actors by 0.3 for
+    thousands of agent steps.
 
     In float32 the variance would be lost where the mean is a thousand deviations. An actor's own last 1,024 agent steps
     would not do: a thousand actors play a million meanwhile.
@@ -172,7 +175,7 @@ def standardised_by_recent(
     window = tf.where(counted, moments, with_newer(moments, _sums(count, taken), tf.maximum))
     number, total, squares = tf.unstack(window)
     mean = total / tf.maximum(number, WINDOW)
-    # Around `mean`, which is not that of the window while it is not full.
+    # Around `mean`, which is not the window's own mean while it is not full.
     variance = (squares - 2.0 * mean * total) / tf.maximum(number, 1.0) + tf.square(mean)
     scaled = tf.cast((taken - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
 
@@ -180,7 +183,7 @@ def standardised_by_recent(
     spread = tf.maximum(before[2] / tf.maximum(before[0], 1.0) - tf.square(centre), 0.0)
     limit = tf.sqrt(WINDOW * spread)
     bounded = tf.where(steps > 0.5, tf.clip_by_value(taken, centre - limit, centre + limit), 0.0)
-    # Advantages that were all equal bound nothing.
+    # Equal advantages bound nothing.
     own = _sums(count, tf.where(spread > 0.0, bounded, taken))
     return selected(scaled, mask), own
 

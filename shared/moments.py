@@ -9,12 +9,12 @@ import numpy.typing as npt
 Float64Array = npt.NDArray[np.float64]
 
 WINDOW = 1024
-"""Agent steps of the exponential window of `AdvantageMoments`: those of 710 steps ago have half the weight. As many as
-a rollout of the presets for images has, in which one actor's advantages are standardised."""
+"""Agent steps of the exponential window of `AdvantageMoments`: advantages of 710 steps ago have half the weight. As
+many as in a rollout of the presets for images, where one actor's advantages are standardised."""
 
 
 class AdvantageMoments(NamedTuple):
-    """The number of advantages, their sum, and that of their squares."""
+    """The number of advantages, their sum, and the sum of their squares."""
 
     number: float = 0.0
     total: float = 0.0
@@ -22,7 +22,7 @@ class AdvantageMoments(NamedTuple):
 
 
 def with_newer(moments: Any, newer: Any, maximum: Callable = max) -> Any:
-    """`AdvantageMoments` [3] in an exponential window: those of n `newer` agent steps scale the old ones by 1 - n/1024.
+    """`AdvantageMoments` [3] in an exponential window: n `newer` agent steps scale the old moments by 1 - n/1024.
 
     The number of agent steps rises to 1,024, or is that of a larger rollout.
     """
@@ -57,7 +57,7 @@ class Moments(NamedTuple):
         number = self.number + other.number
         if number == 0:
             return self
-        # From the difference of the means, and not from sums of squares: those cancel where the mean is large.
+        # From the difference of the means: sums of squares cancel where the mean is large.
         delta = other.mean - self.mean
         mean = self.mean + delta * (other.number / number)
         squares = self.squares + other.squares + np.square(delta) * (self.number * other.number / number)
@@ -78,7 +78,7 @@ class Moments(NamedTuple):
 
 
 def factor_of_rewards(discounted_returns: Moments) -> float | None:
-    """What rewards are multiplied by, from the `Moments` of discounted returns; None while all of these are equal."""
+    """Factor of rewards from the `Moments` of discounted returns; None while all returns are equal."""
     if not discounted_returns.squares[0] > 0.0:
         return None
     # The constant guards returns of almost no variance.

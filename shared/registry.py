@@ -70,7 +70,7 @@ def register_explorer(name: str, explorer: type) -> None:
 
 
 def _place_of_class(kind: str, name: str, registered: object) -> tuple[str, str]:
-    """Module and name of a class, by which other processes find it; a TypeError where they would not."""
+    """Module and name of a class, by which other processes find it; a TypeError if they cannot."""
     if not isinstance(registered, type) or not registered.__qualname__.isidentifier():
         shown = getattr(registered, "__qualname__", registered)
         raise TypeError(f"the {kind} {name} is {shown}: register a class at the top level of a module")
@@ -89,7 +89,7 @@ def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None
 
 
 def class_of(entry: Entry, base: type = object) -> Any:
-    """What an entry names; a TypeError for a class that does not extend `base`."""
+    """The class of an entry; a TypeError if it does not extend `base`."""
     found = getattr(importlib.import_module(entry.module), entry.class_name)
     if isinstance(found, type) and not issubclass(found, base):
         raise TypeError(f"{entry.class_name} of {entry.module} does not extend {base.__module__}.{base.__name__}")

@@ -25,10 +25,10 @@ def lambda_returns(
     al. 2016 (arXiv 1506.02438, eq. 16). With `n_step` a target takes in at most that many rewards, and bootstraps: it
     is `n_step` applications of the recurrence to the values, in place of all T.
 
-    Terms that a target does not need are selected away, not multiplied by 0: 0 × NaN is NaN. They are what follows a
-    step with d_t = 0, and the reward of a masked step. That step is the reset after an episode's end, seen from the
-    true last observation. Its return is its own value, so that an episode that was truncated (d_t = γ) bootstraps from
-    V_{t+1} for any λ, one that terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
+    Terms that a target does not need are selected away, not multiplied by 0: 0 × NaN is NaN. These terms are all after
+    a step with d_t = 0, and the reward of a masked step. A masked step is the reset after an episode's end, seen from
+    the true last observation. Its return is its own value, so that an episode that was truncated (d_t = γ) bootstraps
+    from V_{t+1} for any λ, one that terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
 
     All arguments and the result are float32 [T, B] as in `shared.types`, `bootstrap_value` [B]; T is static. Gradient
     flows into everything that the arguments depend on: a loss that holds targets constant, as all of ours do, stops it.
@@ -52,7 +52,7 @@ def lambda_returns(
     if n_step is not None and not 1 <= n_step <= unroll_length:
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
     next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
-    # What a return does not need of the next one: not recomputed for each of T, and traced once.
+    # The terms that do not depend on the next return: computed once for all T, and traced once.
     bootstraps, live = (1.0 - return_lambda) * next_values, mask > 0.5
     if n_step is not None and n_step < unroll_length:
         targets = values

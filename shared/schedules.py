@@ -36,7 +36,7 @@ def linear_anneal(initial: float, final: float, frames: int, annealing_frames: i
 
 
 def crossed_multiple(before: int, after: int, interval: int) -> bool:
-    """Whether a counter that went from `before` to `after` reached or passed a multiple of `interval`.
+    """True if a counter that went from `before` to `after` reached or passed a multiple of `interval`.
 
     Counters of many actors jump: `after % interval == 0` would miss most multiples.
     """

@@ -32,7 +32,7 @@ def episode_seeds(
 ) -> EpisodeSeeds:
     """Seeds of episodes outside training. Each purpose has its own.
 
-    With `first` or `count` those of a share of the environments, whose actions are drawn by themselves.
+    `first` or `count` select a share of the environments, whose actions have a stream of their own.
     """
     seeds = _hashed([run_seed, *purpose.encode()], environments)
     actions = seeds.actions if first == 0 else _hashed([run_seed, *purpose.encode(), first], 0).actions

@@ -75,9 +75,9 @@ class Rollout(NamedTuple):
 class WeightSnapshot(NamedTuple):
     """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
 
-    `frames` are the global frames when it was made; schedules of exploration follow them. `reward_factor` is what
-    rewards are multiplied by where they are normalised, None before the first report. `advantage_moments` are those of
-    the last advantages of all actors, where `actor.fresh_gradients` standardises by them.
+    `frames`: the global frames at that version, for schedules of exploration. `reward_factor`: the factor of normalised
+    rewards; None before the first report. `advantage_moments`: of the last advantages of all actors, where
+    `actor.fresh_gradients` standardises by them.
     """
 
     version: int
@@ -129,16 +129,15 @@ class StageSeconds(NamedTuple):
 class GradientReport(NamedTuple):
     """The message of an actor to the learner: one gradient, and the account of its agent steps.
 
-    `version` is that of the weights of the gradient, which also acted if this is the rollout's first gradient, unless
+    `version`: of the weights of the gradient, which also acted if this is the rollout's first gradient, unless
     gradients are fresh. `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the
     number of agent steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
-    `new_steps_follow`: the next gradient of the rollout has such agent steps, too.
-    `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
-    if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments;
-    `advantage_moments` those of the advantages of this rollout, where they are standardised by such moments.
-    `rewards` is the sum of the unclipped rewards of all environments since the last report. `non_finite` names what was
-    not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and its
-    gradient is not applied.
+    `new_steps_follow`: the next gradient of the rollout has such agent steps, too. `statistics` are means over the
+    samples, named by the method. `return_moments`: of the discounted returns, if rewards are normalised.
+    `observation_moments`: of the observations, if they are scaled by running moments. `advantage_moments`: of the
+    advantages of this rollout, if they are standardised by running moments. `rewards` is the sum of the unclipped
+    rewards of all environments since the last report. `non_finite` names a non-finite number in the rollout or its
+    gradient: the report then stands for the rest of its rollout, and its gradient is not applied.
     """
 
     actor_id: int
@@ -174,8 +173,8 @@ class Heartbeat(NamedTuple):
 class AggregatedReport(NamedTuple):
     """The reports of several actors of one node, without gradients, and the sum of their gradients float32 [P].
 
-    Gradients are summed in the order of the reports. Those of reports with `non_finite` are not in the sum. `actor_id`
-    is that of the node's aggregator.
+    Gradients are summed in the order of the reports. Those of reports with `non_finite` are not in the sum. `actor_id`:
+    of the node's aggregator.
     """
 
     actor_id: int
@@ -186,9 +185,9 @@ class AggregatedReport(NamedTuple):
 class EvaluationShare(NamedTuple):
     """The part of an evaluation that one actor plays, or the actors of one node, over several calls.
 
-    `number` is that of the evaluation in the run. Its environments from `first` on, `size` of them, each play until
-    `episodes` of their episodes have ended. The first call of an evaluation comes with its weights, which the receiver
-    keeps; later ones come with the newest weights.
+    `number`: of the evaluation in the run. Its environments from `first` on, `size` of them, each play until `episodes`
+    of their episodes have ended. The first call of an evaluation comes with its weights, which the receiver keeps;
+    later ones come with the newest weights.
     """
 
     number: int

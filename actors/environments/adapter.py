@@ -25,9 +25,9 @@ class EnvironmentSpec:
     action_set: tuple[str, ...]
     """Names of the actions in the library, else their numbers."""
     images: bool
-    """Whether observations contain images, channels last; else they are vectors."""
+    """True if observations contain images, channels last; else they are vectors."""
     has_lives: bool
-    """Whether an episode has lives that can be lost before it ends."""
+    """True if an episode has lives that can be lost before it ends."""
     frames_per_agent_step: int
     observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest values of a vector, ±inf without a bound. None without a vector."""
@@ -38,11 +38,11 @@ class EnvironmentSpec:
     left_out: tuple[str, ...] = ()
     """Names of the text parts of an observation, which networks do not read."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """Remarks for the user on how spaces are read, where that is not certain."""
+    """Remarks for the user on ambiguous spaces."""
     action_space: dict[str, Any] = field(default_factory=dict, compare=False)
     """The environment's space of actions for descriptions, see `Actions.description`."""
     masked: bool = False
-    """Whether each observation comes with a mask of the allowed actions, see `row_shape`."""
+    """True if each observation has a mask of the allowed actions, see `row_shape`."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """Mean that images are centred on, float32 of `observation_shape`; see `measure_observation_mean`."""
 

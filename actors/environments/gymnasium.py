@@ -196,7 +196,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         options["render_mode"] = render_mode
         if render_mode != "human":
             _draw_without_display()
-    # The border checks what Gymnasium's checker looks at, and more, at every step; and all here reset before they step.
+    # The border checks more than Gymnasium's checker, at every step; and all callers here reset before they step.
     spec = replace(spec, order_enforce=False)
     try:
         with warnings.catch_warnings():
@@ -222,9 +222,10 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
 
 
 def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) -> None:
-    """Refuse running statistics: of the settings' wrappers, of those that the environment comes with, and its own.
+    """Refuse running statistics: of the settings' wrappers, of the environment's own wrappers, and of the environment.
 
-    Each copy has its own, and none are saved: an evaluation would begin with others than those of training.
+    Each copy has statistics of its own, and none are saved: an evaluation would begin with other statistics than
+    training's.
     """
     for layer in _layers(environment):
         own = list(vars(layer).values())

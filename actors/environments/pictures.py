@@ -17,18 +17,18 @@ SMALLEST_SIDE = 16
 
 
 def is_picture(space: gymnasium.Space) -> bool:
-    """Whether observations are images: uint8 [height, width(, channels)] or [channels, height, width], at least 16 a
-    side, with values to 255. Smaller values are those of a board."""
+    """True if observations are images: uint8 [height, width(, channels)] or [channels, height, width], at least 16 a
+    side, with values to 255. Smaller values belong to a board."""
     return _has_bytes(space) and _channel_axis(space.shape or ()) is not None
 
 
 def has_pictures(space: gymnasium.Space) -> bool:
-    """Whether observations are images, or a Dict or Tuple that contains one."""
+    """True if observations are images, or a Dict or Tuple that contains one."""
     return is_picture(space) or any(map(has_pictures, inner_spaces(space).values()))
 
 
 def is_stack(space: gymnasium.Space) -> bool:
-    """Whether observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
+    """True if observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
     shape = space.shape or ()
     return _has_bytes(space) and len(shape) == 4 and min(shape[1:3]) >= SMALLEST_SIDE
 

@@ -1,4 +1,4 @@
-"""Values of users in the dtype and shape of a space: converted without loss, or refused with what came and what may."""
+"""Values of users in the dtype and shape of a space, converted without loss or refused with the expected form."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batches of environments that are stepped together, and facts about an environment that take one to be made."""
+"""Batches of environments that are stepped together, and facts about an environment, read from a copy."""
 
 import difflib
 import re
@@ -54,7 +54,7 @@ class VectorEnvironment:
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
         self.reset_non_finite: NonFinite | None = None
-        """What was replaced in the observations of the last `reset`, see `StepResult`."""
+        """Numbers replaced in the observations of the last `reset`, see `StepResult`."""
 
     def spec(self) -> EnvironmentSpec:
         return self._adapter.spec(self._environment)
@@ -74,7 +74,7 @@ class VectorEnvironment:
 
         Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
         Environments whose episode ended in the previous step ignore theirs and reset. An environment that raises an
-        error, or returns what its spaces do not allow, is an `EnvironmentFailedError`.
+        error, or returns values outside its spaces, is an `EnvironmentFailedError`.
         """
         observations, rewards, terminated, truncated, info = self._called(
             self._environment.step, self._adapter.actions(actions)
@@ -125,10 +125,10 @@ class VectorEnvironment:
 
     def _logged(self, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
         if LOGGED in info:
-            # Those of copies, which read them at the ends of their episodes.
+            # Numbers of copies, which read them at the ends of their episodes.
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
             return {name: read[:, i] for i, name in enumerate(self._log_info)}
-        # ale-py's are arrays of numbers.
+        # ale-py's info has arrays of numbers.
         return {name: np.where(ended, info.get(name, np.nan), np.nan) for name in self._log_info}
 
     @property

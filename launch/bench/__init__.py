@@ -1,1 +1,1 @@
-"""`tributary bench`: how fast this machine learns, what bounds it, and what one learner can take."""
+"""`tributary bench`: the throughput of this machine, its bound, and the limit of one learner."""

@@ -1,6 +1,6 @@
 """Environment, acting, gradient and learner, each alone on one core, in a process of their own.
 
-The first three are those of the bound, in plain Keras. The learner takes one constant gradient after another: its
+The first three are parts of the bound, in plain Keras. The learner takes one constant gradient after another: its
 admission, accumulation, clipping and optimizer, without the transport, of which a call costs 0.04 ms on one machine.
 For GPU actors the first three are not measured; the emulators of all of them are, on all cores.
 """
@@ -44,13 +44,13 @@ Alone = dict[str, list[float]]
 """Seconds of each part, by repeats: of one core per agent step of environment, acting and gradient, where the bound is
 known; per gradient of the learner; per agent step of the emulators of all GPU actors together."""
 BOUND_PARTS = "environment", "acting", "gradient"
-"""Their seconds are e, a and E·g of the bound."""
+"""Parts with the seconds e, a and E·g of the bound."""
 
 
 def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the bound can be measured: the plain networks are for images of Atari games, without a memory.
+    """True if the bound can be measured: the plain networks are for images of Atari games, without a memory.
 
-    They compute on the CPU, which is no yardstick for actors on a GPU.
+    The plain networks compute on the CPU, which is no yardstick for actors on a GPU.
     """
     plain = config.network.name in PLAIN_NETWORKS and config.network.recurrent == "none"
     return plain and spec.has_lives and config.actor.device != "gpu"

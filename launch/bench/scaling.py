@@ -1,7 +1,6 @@
 """`tributary bench scaling`: measured throughput against the number of actors.
 
-Each point is a training run. Points take turns within a repeat, so that those that are compared are measured close
-together.
+Each point is a training run. Points take turns within a repeat, so that compared points are measured close together.
 """
 
 from collections import Counter
@@ -76,7 +75,7 @@ def scaling(arguments: ScalingArguments) -> int:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
-    # What follows from the number of actors differs between the points.
+    # Settings that follow from the number of actors differ between the points.
     runs = {count: resolve_request(arguments.request(actors=count)) for count in _counts(arguments.actors)}
     configs = {actors: divided_among(endless(run.config), actors) for actors, run in runs.items()}
     first = next(iter(runs.values()))
@@ -147,7 +146,7 @@ def summarise(configs: Mapping[int, RunConfig], made: Mapping[int, Sequence[dict
 
 
 def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
-    """Whether throughput saturates within the points, and on what. `config` is that of the last one."""
+    """A sentence on the saturation of throughput within the points, and its cause. `config`: of the last point."""
     last = points[-1]
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9 or len(points) == 1:

@@ -1,4 +1,4 @@
-"""`tributary bench throughput`: agent steps per second with learning, the bound, and what follows for more cores.
+"""`tributary bench throughput`: agent steps per second with learning, the bound, and predictions for more cores.
 
 The bound on C cores is C / (e + a + E·g), where e, a and g are the seconds of one core that an agent step takes in the
 environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md.
@@ -11,7 +11,7 @@ modelled, so that all are upper bounds.
     cores    cores / (actor + learner)
     learner  1 / learner
 
-GPU actors have neither bound nor prediction, which are of cores. The ceiling of an Atari game is the rate of their
+GPU actors have neither bound nor prediction: both are about cores. The ceiling of an Atari game is the rate of their
 emulators alone.
 """
 
@@ -73,9 +73,9 @@ _PREDICTION = {
 
 @dataclass(frozen=True)
 class ThroughputArguments(PresetArguments):
-    """Measure agent steps per second with learning, and for an Atari game the bound of the cores: what environment,
-    acting and gradient cost alone; then the learner alone, and print what follows for more cores. About two minutes, in
-    which nothing else should run. Limits that would end a run are ignored."""
+    """Measure agent steps per second with learning; for an Atari game the bound of the cores, from environment, acting
+    and gradient alone; and the learner alone. Print predictions for more cores. About two minutes, in which nothing
+    else should run. Limits that would end a run are ignored."""
 
     seconds: float = 15.0
     """Duration of the measurement of the whole system."""
@@ -138,7 +138,7 @@ def throughput(arguments: ThroughputArguments) -> None:
 
 
 def busy_reasons(load: str | None, repeats: Mapping[str, Sequence[float]]) -> list[str]:
-    """Why figures are those of a busy machine: its load, and repeats that differ more than those of an idle machine."""
+    """Signs of a busy machine in figures: its load, and repeats that differ more than on an idle machine."""
     ratios = {name: max(values) / min(values) for name, values in repeats.items() if len(values) > 1}
     reasons = [load] if load is not None else []
     return reasons + [
@@ -170,7 +170,7 @@ def bound_figures(measured: Alone, cores: int, rate: float) -> dict[str, Any]:
     }
 
 
-# ---- What follows for other numbers of cores
+# ---- Predictions for other numbers of cores
 
 
 def agent_steps_per_gradient(config: RunConfig) -> float:
@@ -285,7 +285,7 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
     }
 
 
-# ---- What is printed
+# ---- Printing
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
@@ -338,7 +338,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def progress(console: Console, line: str) -> None:
-    """Print what is measured now."""
+    """Print the measurement under way."""
     console.print(line, style="dim", highlight=False)
 
 

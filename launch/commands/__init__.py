@@ -1,1 +1,1 @@
-"""What a person types: checks, progress on the terminal, and the order of things."""
+"""The commands: their options, checks, and progress on the terminal."""

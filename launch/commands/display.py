@@ -36,7 +36,7 @@ _FURTHER = {
 
 
 class _Waiting:
-    """A line with what is waited for, and the seconds since the start."""
+    """A line with the reason for waiting, and the seconds since the start."""
 
     def __init__(self, text: str) -> None:
         self.text, self._began = text, time.monotonic()
@@ -171,7 +171,7 @@ def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
-    """When the target will be reached, if the run takes the usual agent steps and keeps its present speed."""
+    """The expected time of reaching the target, with the usual agent steps and the present speed."""
     left, rate = usual - progress.agent_steps, progress.agent_steps_per_second
     if left <= 0 or not rate:
         return None
@@ -238,7 +238,7 @@ def _statistics_rows(progress: Progress) -> Iterator[tuple[str, str, str, str]]:
 
 
 def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
-    """The last lines of a run: its result, its folder, and the commands for what comes next.
+    """The last lines of a run: its result, its folder, and the next commands.
 
     `run` is its folder as the shell reads it, and `trust` its `trust_option`.
     """

@@ -150,7 +150,7 @@ class VideoWriter:
             parts, _ = getheader(indexed.copy(), None, {"loop": 0, "comment": self._comment.encode()})
             self._open_gif.write(b"".join(parts))
         if self._last is not None:
-            # A picture without a change has its time, too.
+            # An unchanged picture has its time, too.
             box = ImageChops.difference(picture, self._last).getbbox() or (0, 0, 1, 1)
         milliseconds = round(1000 * self._every / self._frames_per_second)
         for data in getdata(indexed.crop(box), box[:2], duration=milliseconds, include_color_table=True):

@@ -57,7 +57,7 @@ class GradientAggregator:
         self._version: int | None = None
         # Actors that have reported and wait for a dispatch.
         self._idle: list[int] = []
-        # Those that have only played rollouts before their first one: nothing is lost if these get no next call.
+        # Actors that have only played rollouts ahead: nothing is lost if they get no next call.
         self._ahead: set[int] = set()
         self._evaluation = evaluation
         # The evaluation of the last call with a share, and the shares of the actors in it.
@@ -73,8 +73,9 @@ class GradientAggregator:
         """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
         --supervision.hang-seconds, or of --supervision.start-seconds if these are fewer. The actor id of a result is 0.
 
-        After all but a sum the sum so far is kept for the next call. `share` is that of all actors here; without one
-        they give up the evaluation that they play. The actors are supervised here, this process by the caller.
+        Unless the result is a sum, the sum so far is kept for the next call. `share` is the share of all actors here;
+        without one they give up the evaluation that they play. The actors are supervised here, this process by the
+        caller.
 
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
         completes a sum waits for the next call, whose weights may include that sum.
@@ -154,7 +155,7 @@ class GradientAggregator:
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)
-        # That of a rollout which is not finite comes without a heartbeat.
+        # The report of a non-finite rollout comes without a heartbeat.
         self._ahead.discard(report.actor_id)
         gradient, finite = report.gradient, not report.non_finite
         if self._sum is None:

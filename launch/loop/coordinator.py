@@ -1,7 +1,7 @@
 """The asynchronous loop between the learner and its actors: no barrier, no Ray.
 
 The learner takes in each report as it arrives (its life: `learner.learner`), and the actor is dispatched again with the
-newest weights. What is lost with an actor before its report arrives is counted by the worker pool. Evaluations:
+newest weights. Rollouts lost with an actor before their reports arrive are counted by the worker pool. Evaluations:
 `launch.loop.evaluation`.
 """
 
@@ -38,7 +38,7 @@ class Coordinator:
         longest_episode: agent steps of the longest episode, where the environment has a limit; else 0.
 
     Attributes:
-        pool: of the actors; it counts restarts and what was lost.
+        pool: of the actors; it counts restarts and lost rollouts.
         messages: number of messages that the learner took in; a sum of gradients is one.
         began: `time.monotonic()` at which the first rollout began, by its actor's own account; None before its report.
     """
@@ -74,7 +74,7 @@ class Coordinator:
 
     @property
     def evaluates(self) -> bool:
-        """Whether an evaluation is under way."""
+        """True while an evaluation is under way."""
         return self._evaluation is not None
 
     def give_up_evaluation(self) -> EvaluationLost | None:
@@ -219,6 +219,6 @@ _ADVICE = {
 
 
 def non_finite_advice(what: str) -> str:
-    """What to do about a rollout with this `GradientReport.non_finite`."""
+    """Advice on a rollout with this `GradientReport.non_finite`."""
     diverged = "lower --optimizer.learning-rate, clip by --optimizer.max-gradient-norm, or scale rewards down"
     return _ADVICE.get(what.partition(" ")[0], diverged)

@@ -1,7 +1,7 @@
 """An evaluation that actors play in shares, beside their training. No Ray, no TensorFlow.
 
 Each of its environments plays a fixed number of episodes, one after another. Wave w is the w-th episode of every
-environment. Only whole waves count: the episodes that end first are the short ones, and a mean of these is biased.
+environment. Only whole waves count: the episodes that end first are the short ones, whose mean is biased.
 
     coordinator: SharedEvaluation ── share ──► actor: Evaluator, for about as long as a rollout takes
                   ▲ add              ◄─ part ──┘
@@ -30,7 +30,7 @@ from shared.types import (
 # first look at 40 made a policy with a mean of 16 play twice the games until it had missed 18.
 LEAST_EPISODES = 20
 
-# Whether an evaluation goes on after the returns of whole waves, float64 [n].
+# True if an evaluation goes on after the returns of whole waves, float64 [n].
 GoesOn = Callable[[npt.NDArray[np.float64]], bool]
 
 
@@ -57,7 +57,7 @@ class EvaluationLost(NamedTuple):
 
 
 class EvaluationShares:
-    """The shares of workers in some environments of an evaluation, and how far each is.
+    """The shares of workers in some environments of an evaluation, and the progress of each.
 
     Args:
         whole: the environments, and the episodes that each of them plays at present.

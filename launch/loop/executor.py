@@ -67,7 +67,7 @@ class ChildEvent(NamedTuple):
 
 
 CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat
-"""What a call gives: a report, a part of an evaluation, a change behind an aggregator, or neither."""
+"""The result of a call: a report, a part of an evaluation, a change behind an aggregator, or neither."""
 Completion = CallResult | Failed
 
 
@@ -126,7 +126,7 @@ class Executor(ABC):
 
     @abstractmethod
     def has_completed(self, actor_id: int) -> bool:
-        """Whether the call of this actor has ended and waits for `next_completion`."""
+        """True if the call of this actor has ended and waits for `next_completion`."""
 
     @abstractmethod
     def rollouts_under_way(self, actor_id: int) -> int:
@@ -144,7 +144,7 @@ class Executor(ABC):
         """Start one more actor under a fresh id. None if no slot is free."""
 
     def free_slots(self) -> int:
-        """How many more actors the run may have and the nodes have room for. Negative if there are too many."""
+        """Number of actors that the run may add and the nodes have room for. Negative if there are too many."""
         return 0
 
     def draining(self) -> Sequence[int]:
@@ -153,4 +153,4 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all actors, and free what they share."""
+        """End all actors, and free their shared resources."""

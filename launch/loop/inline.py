@@ -50,7 +50,7 @@ class InlineExecutor(Executor):
 
     With `actor.fresh_gradients` a rollout and a gradient are calls of different length, and the first call to end in
     simulated time is run first. Lengths vary by the run's seed, and actors start evenly spread over one cycle. So N
-    actors here see the weights that N processes on as many equal cores would. Evaluations take no simulated time.
+    actors here see the weights that N processes on N equal cores would. Evaluations take no simulated time.
 
     All actors use the graphs of the first. A thousand fit into one process.
 
@@ -95,7 +95,7 @@ class InlineExecutor(Executor):
         """The simulated end of a call that begins now.
 
         0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
-        Otherwise what is played ahead takes no time, so that all actors begin with the same weights.
+        Otherwise rollouts played ahead take no time, so that all actors begin with the same weights.
         """
         actor = self._config.actor
         if not actor.fresh_gradients or self._config.lockstep:

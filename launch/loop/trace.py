@@ -81,7 +81,7 @@ class TraceWriter:
 
 
 class TraceReader:
-    """A position in a trace, and what the events up to it imply for the actors.
+    """A position in a trace, and the state of the actors after the events up to it.
 
     Attributes:
         actor_ids: ids of the first actors.

@@ -34,7 +34,7 @@ from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat
 
 # Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
-# Ray's server, and nothing that it finds is urgent.
+# Ray's server, and its findings are not urgent.
 _CHECK_SECONDS = 1.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
@@ -61,7 +61,7 @@ class WorkerPool:
         clock: monotonic seconds.
 
     Attributes:
-        share_of: returns what an actor is to play of an evaluation, in place of its training; None if nothing.
+        share_of: returns an actor's share of an evaluation, played in place of training; None if it has none.
         actor_restarts: number of replaced actors, those behind an aggregator included.
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
     """
@@ -82,7 +82,7 @@ class WorkerPool:
 
     @property
     def expects_actors(self) -> bool:
-        """Whether actors will work again though none may work now: replacements, or actors on nodes that join."""
+        """True if actors will work again though none may work now: replacements, or actors on nodes that join."""
         return bool(self._due) or not (self.stopping or self._executor.actor_ids)
 
     def start(self) -> None:
@@ -93,8 +93,8 @@ class WorkerPool:
     def dispatch(self, actor_id: int) -> None:
         """Dispatch a call to an actor without one.
 
-        Work that is expected to end in a report is completed first: its agent steps are paid for. Then comes a share of
-        an evaluation, also while the run stops, but not while the actor's node drains.
+        Work that is expected to end in a report is completed first: its agent steps are already played. Then comes a
+        share of an evaluation, also while the run stops, but not while the actor's node drains.
         """
         draining, expected = actor_id in self._draining, actor_id in self._expected
         share = None if draining or expected else self.share_of(actor_id)
@@ -255,8 +255,8 @@ class WorkerPool:
 class _Watched:
     """The time at which an actor's call began, None without one, and the seconds of its rollouts so far.
 
-    Those of the first are by the actor's own account: without the start of its process, and its imports. `evaluates` is
-    whether the last call is of an evaluation.
+    The seconds of the first rollout are by the actor's own account: without the start of its process, and its imports.
+    `evaluates`: the last call is of an evaluation.
     """
 
     since: float | None = None
@@ -296,7 +296,7 @@ class Watchdog:
         self._actors[actor_id] = _Watched()
 
     def at_work(self, actor_id: int) -> bool:
-        """Whether the actor has a call in flight."""
+        """True if the actor has a call in flight."""
         return actor_id in self._actors and self._actors[actor_id].since is not None
 
     def forget(self, actor_id: int) -> None:
@@ -305,8 +305,8 @@ class Watchdog:
     def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
         """The actors that are silent for too long, and a reason for each.
 
-        `has_completed` tells whether a report of the actor waits to be taken in. That happens after a pause of this
-        process itself, for example for a checkpoint on a slow disk, and is no fault of the actor.
+        `has_completed`: whether a report of the actor waits to be taken in, as after a pause of this process itself for
+        a checkpoint on a slow disk. Such a wait is no fault of the actor.
         """
         reasons = {}
         for actor_id, actor in self._actors.items():
@@ -351,7 +351,7 @@ class RestartPolicy:
 
     @property
     def hopeless(self) -> bool:
-        """Whether no actor has ever reported, and replacements of replacements have failed as well."""
+        """True if no actor has ever reported, and replacements of replacements have failed as well."""
         return not self._any_proven and self._fruitless > 1
 
     def proven(self, actor_id: int) -> None:

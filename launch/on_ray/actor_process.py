@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reply(NamedTuple):
-    """What a call gave, as it travels through Ray.
+    """The result of a call, as it travels through Ray.
 
     `accepted`: the process has accepted the connection that it was offered, and waits for the call of `serve`.
     """
@@ -81,8 +81,8 @@ class ActorNotMadeError(Exception):
 class ActorProcess(WorkerProcess):
     """An `Actor` in a process of its own.
 
-    Each call raises what the constructor raised. To Ray, a constructor that raises is a process that died without a
-    cause that a program can read, and Ray would print the traceback on the driver's terminal.
+    Each call raises the constructor's error. To Ray, a constructor that raises is a process that died without a cause
+    that a program can read, and Ray would print the traceback on the driver's terminal.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int, emulator_threads: int = 1) -> None:

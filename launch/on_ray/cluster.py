@@ -103,7 +103,7 @@ def disconnecting() -> Iterator[None]:
         yield
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
-        # Otherwise the last line of a traceback, or what Ray knows of a process that died.
+        # Otherwise the last line of a traceback, or Ray's reason for the death of a process.
         reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
         raise TrainingFailedError(reason) from error
     finally:
@@ -312,7 +312,7 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
 
 
 def check_gpus(config: RunConfig, actors: int) -> None:
-    """Check that Ray has the GPUs that a run on this machine needs: its processes would wait for others forever.
+    """Check that Ray has the GPUs that a run on this machine needs: its processes would wait for missing ones forever.
 
     Raises:
         ConfigurationError: it has fewer.
@@ -357,7 +357,7 @@ class ClusterSlots(Slots):
         return next((config_on(node, self._learner, config) for node in nodes), config)
 
     def has_lost(self, node_id: str) -> bool:
-        """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""
+        """True if this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""
         node = next((node for node in self.nodes(fresh=True) if node.id == node_id), None)
         if node is None:
             return True
@@ -369,7 +369,7 @@ class ClusterSlots(Slots):
         return True
 
     def _is_silent(self, node: Node, now: float) -> bool:
-        """Whether the node does not respond. It is tried again now and then: it may only have been busy."""
+        """True if the node does not respond. A silent node is tried again now and then: it may only have been busy."""
         if node.id in self._silent and now - self._silent[node.id] >= _RETRY_SECONDS:
             self._silent[node.id] = now
             if _responds(node):

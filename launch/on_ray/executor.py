@@ -38,7 +38,7 @@ class WorkerHandle:
         node: id of its node; empty on a single machine.
         actors: number of actors.
         connection: offered to a process of this machine, until it cannot be accepted.
-        serving: Ray's call that answers through the connection, once it has been accepted.
+        serving: Ray's call that serves the connection, once it has been accepted.
         target_version: version of the target network that it was sent last.
         evaluation: number of the evaluation whose weights it was sent last.
         unfinished: of an aggregator whose last call ended without a sum. Gradients may wait in it.
@@ -103,7 +103,7 @@ class RayExecutor(Executor):
             use, weights, worker.evaluation = "evaluation", self._evaluation_weights, share.number
         assert weights is not None, "publish comes before dispatch"
         if target is not None:
-            # It keeps the target that it has.
+            # The actor keeps its target network.
             version = target.version
             target = None if worker.target_version == version else target
             worker.target_version = version
@@ -212,7 +212,7 @@ class RayExecutor(Executor):
             try:
                 return self._transport.receive(call)
             except EOFError:
-                # It raised, or its process died: Ray raises the reason.
+                # The call raised, or its process died: Ray raises the reason.
                 ray.get(worker.serving)
                 raise AssertionError("an actor serves until its connection is closed here") from None
         reply: Reply = ray.get(call)

@@ -95,7 +95,7 @@ class LearnerStart(NamedTuple):
 class LearnerProcess:
     """A `TrainingSession` over Ray actors. `run` returns the summary; other methods may be called meanwhile.
 
-    Each method raises what the construction of the session raised. To Ray, a constructor that raises is a process that
+    Each method raises the error of the session's construction. To Ray, a constructor that raises is a process that
     died, and Ray would print the traceback on the driver's terminal.
     """
 
@@ -172,7 +172,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
                 ray.kill(process, no_restart=True)
             if start.death is None or not start.resume:
                 raise StoppedBeforeTrainingError from None
-            # What the learners before it have saved must not be taken for nothing, and discarded.
+            # The files of earlier learners must not be discarded.
             say("stopped before another learner was ready: the run ends with its last checkpoint")
             raise KeyboardInterrupt from None
         except RayTaskError as error:
@@ -252,7 +252,7 @@ class RemoteLearner:
 
     @property
     def ready(self) -> bool:
-        """Whether the process has responded."""
+        """True if the process has responded."""
         return self._progress is not None
 
     @property
@@ -264,7 +264,7 @@ class RemoteLearner:
         """The summary, if the run ends within a moment."""
         ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
         if not ready:
-            # Ten seconds of metrics and log are what the death of the learner's machine costs the copy.
+            # The death of the learner's machine costs the copy ten seconds of metrics and log.
             if time.monotonic() - self._copied >= _COPY_SECONDS:
                 self._copy()
             return None
@@ -276,8 +276,8 @@ class RemoteLearner:
         return summary
 
     def _copy_last(self) -> None:
-        """Update the copy to what a run has left, unless its node does not respond any more."""
-        # Changes that are under way may be of before the end.
+        """Update the copy to the state at the run's end, unless the node does not respond any more."""
+        # Changes under way may be older than the end.
         for _ in range(1 if self._next_changes is None else 2):
             if not self._copy(_LAST_COPY_SECONDS):
                 self._say(
@@ -304,7 +304,7 @@ class RemoteLearner:
             apply_changes(self._folder, changes)
             self._stamps = changes.stamps
         except OSError as error:
-            # Part of it may have been written: the next copy is of the whole folder.
+            # A part may have been written: the next copy is of the whole folder.
             self._copy_fails, self._stamps = True, {}
             if not failed_before:
                 self._say(
@@ -341,7 +341,7 @@ class RemoteLearner:
             StoppedBeforeTrainingError: the process has not started yet.
         """
         if not self.ready:
-            # It would go on to write into the folder.
+            # The process would go on to write into the folder.
             ray.kill(self._process, no_restart=True)
             raise StoppedBeforeTrainingError
         ray.get(self._process.interrupt.remote())

@@ -6,8 +6,8 @@
     actor ─┘                  (GradientAggregator over        (an actor id is an aggregator's)
                               a RayExecutor of this node)
 
-On the learner's own machine the sum travels through shared memory too. It is the one that the learner would have made,
-((g₁ + g₂) + g₃) …, in the order of arrival. The learner still admits and accounts for each gradient.
+On the learner's own machine the sum travels through shared memory too. It equals the learner's own sum, ((g₁ + g₂) +
+g₃) …, in the order of arrival. The learner still admits and accounts for each gradient.
 """
 
 from actors.environments import EnvironmentSpec
@@ -58,7 +58,7 @@ class NodeAggregator(WorkerProcess):
 
 
 class NodesExecutor(RayExecutor):
-    """An `Executor` whose actor ids are those of aggregators, one on each node. For arguments see `RayExecutor`."""
+    """An `Executor` whose actor ids stand for aggregators, one on each node. For arguments see `RayExecutor`."""
 
     @property
     def actors(self) -> int:

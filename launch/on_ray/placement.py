@@ -58,7 +58,7 @@ class Placement(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether the run is on this machine alone."""
+        """True if the run is on this machine alone."""
         return not self.learner.id
 
     @property
@@ -89,7 +89,7 @@ class Slots:
         return config
 
     def has_lost(self, node_id: str) -> bool:  # noqa: ARG002
-        """Whether this node is lost."""
+        """True if this node is lost."""
         return False
 
 
@@ -204,14 +204,14 @@ def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
 
 
 class Aggregation(NamedTuple):
-    """Whether gradients are summed on their node, and the reason in words."""
+    """The level of sums of gradients, and the reason in words."""
 
     level: Literal["none", "node"]
     why: str
 
 
 def aggregation(config: RunConfig, placement: Placement) -> Aggregation:
-    """Where a run sums gradients."""
+    """The level at which a run sums gradients."""
     if config.learner.gradients_per_update < 2:
         return Aggregation("none", "each gradient is applied by itself")
     # A single machine may have more actors than cores.
@@ -233,7 +233,7 @@ def aggregation(config: RunConfig, placement: Placement) -> Aggregation:
 
 
 def gradients_together(config: RunConfig, actors: int) -> int:
-    """Number of gradients in a sum of a node with this many actors: the largest part of K that they give at a time.
+    """Number of gradients in a sum of a node with this many actors: the largest divisor of K that they give at a time.
 
     A sum of more would wait for several rollouts of each actor, which adds lag. A rollout that gives several gradients
     gives two of them at nearly the same time.

@@ -18,7 +18,7 @@ from shared.registry import import_modules
 class Preset(NamedTuple):
     """A named starting point. `description` is one line.
 
-    `usual_agent_steps`: after which a run usually reaches the preset's return; None where that is not known.
+    `usual_agent_steps`: the usual agent steps to the preset's return; None if unknown.
     """
 
     description: str

@@ -166,7 +166,7 @@ class EnvironmentSide:
     def batch(self, observation: Any, stacks: State | None = None, mask: Any = None) -> Batch:
         """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it.
 
-        `stacks` are those of the last call, if single images are given.
+        `stacks`: of the last call, if single images are given.
         """
         batch = self._batch(observation, stacks)
         if not self._spec.masked:
@@ -183,7 +183,7 @@ class EnvironmentSide:
         return batch
 
     def _batch(self, observation: Any, stacks: State | None) -> Batch:
-        """As `batch`, where masks are still to be written."""
+        """As `batch`, without masks."""
         if self._frames is not None and (stacks or self._has_single_images(self._frames, observation)):
             return self._stacked(self._frames, observation, stacks)
         shape = self._space.shape
@@ -194,7 +194,7 @@ class EnvironmentSide:
         return Batch(self._converted(items), one)
 
     def _has_single_images(self, frames: Frames, observation: Any) -> bool:
-        """Whether images have the shape of single ones. A batch that looks like one stack is one."""
+        """True if images have the shape of single ones. A batch that looks like one stack counts as a stack."""
         path = next(path for path, part in _leaves(frames.space) if is_picture(part))
         image, stack = (found_at(path, space).shape for space in (frames.space, frames.stacked_space(frames.space)))
         try:

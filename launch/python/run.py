@@ -65,7 +65,7 @@ class Run:
         run: its folder, `latest`, `zoo:NAME`, the URL of its copy, or another `Run`.
 
     Raises:
-        ConfigurationError: that is no run.
+        ConfigurationError: there is no such run.
     """
 
     def __init__(self, run: str | PathLike[str]) -> None:
@@ -87,7 +87,7 @@ class Run:
         return read_rows(self._folder) if self._folder.metrics.is_file() else []
 
     def evaluate(self, *, episodes: int = 100, **options: Unpack[PlayOptions]) -> dict[str, Any]:
-        """Play whole episodes, as `tributary evaluate` does. Returns what evaluation-PROTOCOL.json then holds.
+        """Play whole episodes, as `tributary evaluate` does. Returns the new content of evaluation-PROTOCOL.json.
 
         Raises:
             ConfigurationError: the run has no such weights, or its environment no such protocol.
@@ -200,15 +200,15 @@ class Training:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until the run has ended."""
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Have it finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
+        """Make the run finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
         self._stop.request("stop()")
 
     def request_weights(self) -> None:
-        """Have the event `Weights` come to `on_event`, in about a second while it trains. Returns at once."""
+        """Request the event `Weights`, which `on_event` gets within about a second of training. Returns at once."""
         self._stop.weights = True
 
     def record(self, numbers: Mapping[str, float]) -> None:
@@ -216,13 +216,13 @@ class Training:
         self._stop.numbers.append({str(name): float(value) for name, value in numbers.items()})
 
     def wait(self, timeout: float | None = None) -> Run:
-        """Wait until it has ended, at most `timeout` seconds. Returns the run, whether it is done or was stopped.
+        """Wait until the run has ended, at most `timeout` seconds. Returns the run, done or stopped.
 
         Raises:
             ConfigurationError: it could not start.
             TrainingFailedError: it failed, or was stopped before it trained.
             TimeoutError: it goes on.
-            Exception: what `on_row` or `on_event` raised; the run was stopped and saved then.
+            Exception: the error of `on_row` or `on_event`, after which the run was stopped and saved.
         """
         if not self._ended.wait(timeout):
             raise TimeoutError(f"the run in {self.path} goes on")
@@ -292,5 +292,5 @@ class Training:
 
 
 def _is_false(returned: object) -> bool:
-    """Whether a callback returned False, or NumPy's, which is that of a comparison with a mean of NumPy's."""
+    """True if a callback returned False, or NumPy's False, the result of comparing with a mean of NumPy's."""
     return isinstance(returned, bool | np.bool_) and not returned

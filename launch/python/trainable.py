@@ -45,7 +45,7 @@ class RunTrainable(tune.Trainable):
     included, with its own settings.
 
     Attributes:
-        base: settings that those of Tune change.
+        base: the settings that Tune's settings change.
         preset: the preset that they started from.
         paths: folders to import modules from.
     """
@@ -60,7 +60,7 @@ class RunTrainable(tune.Trainable):
         try:
             wanted = changed_by_hand(cls.base, config)
         except ConfigurationError:
-            # The trial itself raises it.
+            # The trial itself raises the error.
             wanted = cls.base
         assert isinstance(wanted.actors, int)
         return tune.PlacementGroupFactory([{"CPU": 1 if wanted.executor == "inline" else wanted.actors}])
@@ -75,7 +75,7 @@ class RunTrainable(tune.Trainable):
         self._loaded = False
         wanted = changed_by_hand(self.base, config)
         assert isinstance(wanted.actors, int)
-        # As the run's folder will have them.
+        # The settings that the run's folder will have.
         self._wanted = divided_among(wanted, wanted.actors)
 
     def step(self) -> dict[str, Any]:
@@ -142,9 +142,9 @@ class RunTrainable(tune.Trainable):
         return training
 
     def _has_own_settings(self) -> bool:
-        """Whether the run in the folder has the settings of this trial.
+        """True if the run in the folder has the settings of this trial.
 
-        Otherwise it is left of a trial that is not in Tune's records, because the driver was killed too early.
+        Another run was left by a trial that is not in Tune's records, because the driver was killed too early.
         """
         with suppress(ConfigurationError):
             found = self.folder.read_settings()
@@ -169,12 +169,12 @@ def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
         raise setting_error(name, getattr(base, name), "is of one run, and a search has several")
     if not isinstance(base.actors, int):
         raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
-    # So that the weights of a checkpoint of Tune's are hardly older than the last row.
+    # The weights of a checkpoint of Tune's are then hardly older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
     attributes = {
         "base": replace(base, checkpoint=checkpoint),
         "preset": preset,
-        # All but the project's, which comes first in any case.
+        # Without the project's folder, which comes first in any case.
         "paths": worker_path()[:-1],
     }
     return type(f"tributary_{preset}", (RunTrainable,), attributes)

@@ -35,7 +35,7 @@ _ALWAYS = {
 
 
 class RunMetrics(NamedTuple):
-    """The settings and the rows of a run. `preset` is that it started from; empty if its manifest cannot be read."""
+    """The settings and the rows of a run. `preset`: its starting point; empty if its manifest cannot be read."""
 
     folder: RunFolder
     config: RunConfig

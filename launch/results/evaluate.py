@@ -121,7 +121,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     evaluation = replace(config.evaluation, episodes=arguments.episodes)
     # All cores: no actors run beside this evaluation.
     threads = min(usable_cores(), arguments.episodes)
-    # Closed last: what a user's environment does at its end costs no result.
+    # Closed last: a fault in `close` of a user's environment costs no result.
     with closing(Evaluator(config, spec, evaluation, "evaluation", threads=threads)) as evaluator:
         snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
         output = folder.output(f"evaluation-{arguments.protocol}.json")
@@ -231,7 +231,7 @@ def published_lines(published: dict[str, Any]) -> list[str]:
 
 
 def mean_and_error(result: dict[str, Any]) -> str:
-    """Mean return and standard error of an evaluation: 18.75 ± 0.54. A confirmation is no score, and named."""
+    """Mean return and standard error of an evaluation: 18.75 ± 0.54. A confirmation is no score, and marked as such."""
     error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
     return number(result["mean_return"], ".2f") + error + (" (confirmation)" if result.get("confirms") else "")
 

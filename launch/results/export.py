@@ -185,7 +185,7 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def _scaled_inside(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
-    """What the exported network itself does with its inputs."""
+    """The scaling of inputs within the exported network."""
     centred = "minus their mean in random play, times 4 / 255"
     images = {"images": "divided by 255" if spec.observation_mean is None else centred} if spec.images else {}
     numbers = {

@@ -1,4 +1,5 @@
-"""`tributary report RUN…`: one self-contained HTML page about runs: results, settings, where the time went and why."""
+"""`tributary report RUN…`: one self-contained HTML page about runs: results, settings, time per stage and
+bottlenecks."""
 
 import base64
 import json
@@ -76,7 +77,7 @@ _MOST_VIDEO_BYTES = 12 * 2**20
 _NOTABLE_WAIT = 0.10
 _BUSY_LEARNER = 0.70
 
-# What an actor does in each stage, and how to make it faster.
+# The work of an actor in each stage, and the way to make it faster.
 _STAGES = {
     "environment": (
         "stepping the environments",
@@ -126,7 +127,7 @@ class RunReport:
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
-        # Without those of a process that was killed while it wrote.
+        # Without files of a process that was killed while it wrote.
         self.evaluations = [found for name in sorted(evaluations) if (found := read_object(evaluations[name]))]
         self.lags = lag_counts(self.rows)
 
@@ -326,7 +327,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<div class=scroll><table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table></div>"
 
 
-# ---- Where the time went
+# ---- Time per stage
 
 
 class TimeSpent(NamedTuple):

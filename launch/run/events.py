@@ -1,4 +1,4 @@
-"""The typed events of a training run, which `launch.train` passes to its listener. All can be sent to other processes.
+"""The typed events of a training run, which `launch.train` passes to its listener. Other processes can receive them.
 
 A run is Started, then sends Progressed about once a second and the other events as they occur, and ends with Stopped.
 Preparing and Messages may come before Started.
@@ -82,7 +82,7 @@ class Preparing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag=True):
-    """The present state of the run. Nothing in it is written anywhere."""
+    """The present state of the run. It is not written to a file."""
 
     progress: Progress
 

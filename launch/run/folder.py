@@ -37,7 +37,7 @@ from shared.types import WeightSnapshot
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
-# A number is that of a checkpoint's updates.
+# The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
 LOCK_FILE = ".lock"
 # In the folder of several seeds.
@@ -57,7 +57,7 @@ _permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=
 
 
 class RunFolder:
-    """The folder of one run. That of an agent that ships is read like any other, and never written to."""
+    """The folder of one run. The folder of an agent that ships is read like any other, and never written to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -184,7 +184,7 @@ class RunFolder:
 
 
 def is_resumable(folder: Path) -> bool:
-    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds."""
+    """True if `tributary train --resume` accepts a folder: of a run or of several seeds."""
     return (folder / "config.json").is_file() or (folder / SEEDS_FILE).is_file()
 
 
@@ -198,7 +198,7 @@ def trust_environment(environment: EnvironmentConfig) -> None:
 def imports_permitted(*modules: str, every: bool = False) -> Iterator[None]:
     """Permit settings from files to name these modules, or `every` module, within this context.
 
-    Opened by an entrance, with what its user has typed: the command line and the functions of `tributary_rl`.
+    Opened by an entrance, for the words of its user: the command line and the functions of `tributary_rl`.
     """
     before = _permitted.get()
     _permitted.set(None if every or before is None else before.union(modules))
@@ -279,7 +279,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def here(self) -> bool:
-        """Whether the process is known, and its id is valid here."""
+        """True if the process is known, and its id is valid here."""
         return self.pid is not None and self.machine == _this_machine()
 
 
@@ -405,7 +405,7 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
 
 
 def best_score(folder: RunFolder) -> tuple[str, float] | None:
-    """What has measured a run's best weights, and their mean return; None if the file is missing or damaged."""
+    """The measure of a run's best weights, and their mean return; None if the file is missing or damaged."""
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
             return str(best["measure"]), float(best["mean_return"])

@@ -105,7 +105,7 @@ class Metrics:
     second; in short runs an interval is shorter than that.
 
     Rates are measured from rollout to rollout. A rollout with several gradients brings its agent steps with the first
-    one, and an interval of a second or so may have none: the rates of the rollouts before hold until the next one, and
+    one, and an interval of about a second may have none: the rates of the rollouts before hold until the next one, and
     fall when it takes longer.
 
     Args:

@@ -63,7 +63,7 @@ def changes_since(
 ) -> Changes:
     """The changes of a folder since it had the stamps `known`, without the files whose relative path is `leave_out`.
 
-    With `tails`, of files that grew only the new ends.
+    `tails`: only the appended bytes of files that grew.
     """
     changes = Changes({}, {})
     for path in _files(folder):
@@ -338,10 +338,11 @@ def _in_and_out(spec: "EnvironmentSpec") -> str:
 
 
 class BestWeights:
-    """best.npz: the weights with the highest mean return, and what measured it.
+    """best.npz: the weights with the highest mean return, and its measure.
 
-    An evaluation replaces what training, or an evaluation by another policy, has measured; a mean return of training
-    has to be higher. A resumed run goes on with those in the file, which may be newer than its checkpoint.
+    An evaluation replaces weights that were measured by training, or by an evaluation of another policy; a mean return
+    of training has to be higher. A resumed run goes on with the weights in the file, which may be newer than its
+    checkpoint.
     """
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:

@@ -74,8 +74,8 @@ class TrainingSession:
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
-        started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
-            the driver's machine.
+        started: `time.time()` at the beginning of the start-up; default: now. Not a monotonic clock, because the driver
+            may be on another machine.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class TrainingSession:
             self.evaluations.lose(lost, self._point())
 
     def _ends_at_once(self) -> bool:
-        """Whether the loop ends without the calls under way."""
+        """True if the loop ends without the calls under way."""
         if self._interrupted and not self.coordinator.messages and self.config.executor == "ray":
             # The actors may still start, which takes a minute on a busy machine.
             return True

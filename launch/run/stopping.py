@@ -30,7 +30,7 @@ class TrainingReturns:
     500.5 at any time. A truncated episode has ended, too.
 
     Attributes:
-        is_representative: whether at the last `update` there were 100 episodes, and each environment had ended one.
+        is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
         untrained: the first mean, close to that of untrained play. None before. Only this is in a checkpoint, since
             after a resume all environments are in their first episodes again.
     """
@@ -41,8 +41,8 @@ class TrainingReturns:
         self.untrained: float | None = None
         # The episodes of each environment among the last 100, one at least.
         self._environments, self._episodes_each = environments, 1
-        # The last returns of each environment, by actor, in the order of the actors' last reports; and how many of them
-        # the environment has that has the fewest.
+        # The last returns of each environment, by actor, in the order of the actors' last reports; and the smallest
+        # number of them that an environment has.
         self._returns: dict[int, list[deque[float]]] = {}
         self._fewest: dict[int, int] = {}
 
@@ -112,7 +112,7 @@ class RecentReturn:
         self._rollouts.append(rollout)
         self._agent_steps += rollout[0]
         self._rewards += rollout[1]
-        # Those that are not needed any more for 20 episodes of the present length.
+        # Rollouts that 20 episodes of the present length do not need any more.
         while self._agent_steps - self._rollouts[0][0] >= max(1, sum(self._lengths)):
             agent_steps, rewards = self._rollouts.popleft()
             self._agent_steps -= agent_steps
@@ -176,7 +176,7 @@ class ReturnTarget:
     not_before_agent_steps: float = 0.0
 
     def crosses(self, at: TrainingPoint, *, representative: bool) -> bool:
-        """Whether the run crosses the target here, and may confirm it. `representative`: see `TrainingReturns`."""
+        """True if the run crosses the target here, and may confirm it. `representative`: see `TrainingReturns`."""
         if self.measure != "training" or not representative or at.agent_steps < self.not_before_agent_steps:
             return False
         return any(
@@ -236,7 +236,7 @@ _FEWEST_REACHED = 30
 def predicted_verdict(
     returns: npt.NDArray[np.float64], episodes: int, target: float, untrained: float | None
 ) -> bool | None:
-    """Whether the mean of all `episodes` will reach the target, by the first of them; None while it is uncertain.
+    """True if the mean of all `episodes` will reach the target, by the first of them; None while uncertain.
 
     Of N episodes n have been played, with mean m and standard deviation s. The mean of all N is then about normal, with
     mean m and standard deviation s √((N − n) / (N n)): zero when all are played. This is a group-sequential test by
@@ -299,7 +299,7 @@ class Evaluations:
 
     @property
     def regular(self) -> bool:
-        """Whether regular evaluations are still to come."""
+        """True if regular evaluations are still to come."""
         return bool(self._every)
 
     def request_if_due(

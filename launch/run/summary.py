@@ -91,7 +91,7 @@ def run_summary(
     target = evaluations.target
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     account, ledger = learner.account, learner.account.ledger
-    # With gradients that no update will apply: sampled = applied + dropped holds at the end.
+    # With pending gradients, which no update will apply: sampled = applied + dropped holds at the end.
     ended = ledger.if_it_ends()
     # 0 for a run that was stopped before its first rollout.
     seconds = max(counts.elapsed_seconds, 1e-9)

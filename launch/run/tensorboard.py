@@ -21,7 +21,7 @@ from shared.errors import setting_error
 
 # A histogram needs each value once per count.
 _MOST_HISTOGRAM_VALUES = 10_000
-# W&B uploads the rest when it is closed. `wandb sync` uploads what is left then.
+# W&B uploads remaining points when it is closed. `wandb sync` uploads the rest then.
 _MOST_UPLOAD_SECONDS = 10.0
 # The groups follow a reader's questions: does it learn, is it fast, is it sound.
 _GROUPS = {
@@ -79,8 +79,8 @@ class TensorBoard:
     """Scalars by frames, in groups; the histogram of policy lag; hyperparameters.
 
     No method raises: a full disk or a W&B without its server must not end a run. After an error, which `log` gets in
-    one line, nothing more is written to the one that failed. `resumed_at`: the frames of the checkpoint of a resumed
-    run, whose later points were played again.
+    one line, nothing more is written to the failed one. `resumed_at`: the frames of the checkpoint of a resumed run,
+    whose later points were played again.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TensorBoard:
             self._events.flush()
 
     def close(self) -> None:
-        """Close the file, and let W&B upload what is left for a while."""
+        """Close the file, and give W&B a while to upload the rest."""
         if self._events is not None:
             with self._one_warning("TensorBoard"):
                 self._events.close()
@@ -163,7 +163,7 @@ def _wandb_run(folder: Path, config: RunConfig) -> Any:
         project=os.environ.get("WANDB_PROJECT", "tributary"),
         group=several,
         name=folder.name if several is None else f"{several}/{folder.name}",
-        # Not within the folder: W&B copies files of TensorBoard to where it writes, and would find the copies again.
+        # Not within the folder: W&B copies files of TensorBoard into its own folder, and would find the copies again.
         dir=str(folder.parent),
         config=flat_settings(config),
         id=run_id,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def check_effects(config: RunConfig, names: Iterable[str]) -> None:
-    """Check that settings have an effect in this run, by what is declared beside them.
+    """Check that settings have an effect in this run, by the declarations beside them.
 
-    For the settings that a user has given: presets and earlier runs have values for all.
+    Only for settings of the user: presets and earlier runs have values for all.
     """
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import environment_spec
@@ -109,7 +109,7 @@ _MOST_ROLLOUT_BYTES = 4 * 2**30
 
 
 def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
-    """Check, without importing TensorFlow, that network and method can take what the environment gives."""
+    """Check, without importing TensorFlow, that network and method fit the environment's observations and actions."""
     config.check_names()
     check_schedule(config.optimizer.schedule)
     if (refusal := first_refusal(config, _rules_of_environment(config, spec))) is not None:
@@ -235,7 +235,7 @@ _NOT_FIXED = {"environment.imports", "environment.log_info", "environment.vector
 
 
 def may_change(setting: str) -> bool:
-    """Whether a resume may change a setting, by its full name."""
+    """True if a resume may change a setting, by its full name."""
     of_the_task = setting.startswith(("environment.", "network."))
     return setting in _NOT_FIXED if of_the_task else setting not in _FIXED
 
@@ -265,7 +265,7 @@ def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[o
 
 
 def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
-    """What a resume changes, a line for each setting and for each scheduled value that becomes another."""
+    """Changes by a resume, a line for each setting and for each scheduled value that becomes another."""
     from learner.checkpoint import read_state
 
     before = folder.read_settings()
@@ -294,7 +294,7 @@ def agent_steps_per_update(config: RunConfig) -> int:
 
 
 def _scheduled_values(config: RunConfig, frames: int) -> dict[str, float]:
-    """What changes in training, by name, after these frames."""
+    """The scheduled values of training after these frames, by name."""
     optimizer, method, exploration, over = config.optimizer, config.method, config.exploration, config.annealing_frames
     final_cost = method.entropy_cost if method.final_entropy_cost is None else method.final_entropy_cost
     return {

@@ -36,7 +36,7 @@ _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 class Fields(NamedTuple):
-    """The types of what a command takes, by name: its own options, its operands, and the settings of a run.
+    """The types of a command's arguments, by name: its own options, its operands, and the settings of a run.
 
     With a field of the type `Settings` every setting is an option.
     """
@@ -47,7 +47,7 @@ class Fields(NamedTuple):
 
 
 def fields_of(command: type) -> Fields:
-    """What the dataclass of a command declares."""
+    """The fields that the dataclass of a command declares."""
     found = Fields({}, {}, {})
     for name, kind in get_type_hints(command, include_extras=True).items():
         marks = getattr(kind, "__metadata__", ())
@@ -66,7 +66,7 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
     Args:
         command: the arguments; a field `settings` of the type `Settings` gets the typed settings of the run.
         title: name of the command, for messages that refer to `tributary TITLE --help`.
-        words: what is typed after it. Requests for help are passed over.
+        words: the line after the command. Requests for help are passed over.
 
     Raises:
         ConfigurationError: unknown options, invalid values, or missing or superfluous operands.

@@ -52,11 +52,11 @@ _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a user asks for, on the command line or in Python: where the settings come from, and their changes.
+    """A user's request, on the command line or in Python: the origin of the settings, and their changes.
 
     Attributes:
         preset: name of a preset. None: the one for the environment.
-        settings: changes of the settings that the rest gives, by full names.
+        settings: changes of the settings from the other fields, by full names.
         config: a file of settings, TOML or a run's config.json.
     """
 
@@ -85,7 +85,7 @@ class ResolvedRun(NamedTuple):
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
         several: the seeds in the folder `resume`, if there are several.
-        preset_chosen: the environment decided on the preset, and not the user.
+        preset_chosen: the preset follows from the environment, not from the user.
         chosen_in_file: names of the settings that a TOML file changes.
         typed_name: the name that the user gives to the run.
     """

@@ -1,8 +1,8 @@
 """The settings of a run: one tree of frozen dataclasses, validated when built.
 
-Each docstring below a field is its help text on the command line. Presets (`launch/presets`) become instances
-of `RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to the part that it is
-about, the task or the training; a check of two parts together to this file.
+Each docstring below a field is its help text on the command line. Presets (`launch/presets`) become instances of
+`RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to its part, the task or
+the training; a check of both parts to this file.
 """
 
 from collections.abc import Iterator
@@ -72,18 +72,18 @@ class RunConfig:
     address: str = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
-    """node: sum gradients on their node, K or the largest part of K that its actors give at a time, and send one
-    message to the learner. none: send each gradient by itself. auto: node on a cluster, and on one machine with 16
-    actors or more at work, unless single gradients are needed (--lockstep, --record-arrivals,
-    --learner.max-policy-lag)."""
+    """node: sum gradients on their node and send one message to the learner. A sum has K gradients, or the largest
+    divisor of K not above the number that the node's actors give at a time. none: send each gradient by itself. auto:
+    node on a cluster, and on one machine with 16 actors or more at work, unless single gradients are needed
+    (--lockstep, --record-arrivals, --learner.max-policy-lag)."""
     log_every_seconds: Annotated[float, Range(above=0)] = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points. A 200th of --total-frames ends an interval, too, so
     that short runs have curves."""
     storage: str | None = None
     """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
     trackers: tuple[Literal["wandb"], ...] = ()
-    """Trackers that get what is written for TensorBoard: wandb, which is an extra to install. WANDB_PROJECT names
-    the project, which is tributary without it."""
+    """Trackers that copy TensorBoard's points: wandb, which is an extra to install. WANDB_PROJECT names the project;
+    default: tributary."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -98,7 +98,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.environment.modules:
-            # One that is imported may have methods, networks, explorers and schedules of its own.
+            # An imported module may register methods, networks, explorers and schedules.
             self.check_names()
         if (refusal := first_refusal(self, _combinations(self))) is not None:
             raise refusal

@@ -1,4 +1,4 @@
-"""The range of a setting, and the choice that it belongs to, written beside its type; and the one check of ranges."""
+"""The range of a setting, and the choice that enables it, written beside its type; and the one check of ranges."""
 
 import math
 from collections.abc import Iterable
@@ -96,7 +96,7 @@ def check_ranges(config: Any) -> None:
 
 @cache
 def declared(settings: type) -> dict[str, tuple[Any, tuple[Range | For, ...]]]:
-    """The type of each setting of a dataclass and of its sections, and what stands beside it, by its full name."""
+    """The type and the annotations of each setting of a dataclass and of its sections, by its full name."""
     found: dict[str, tuple[Any, tuple[Range | For, ...]]] = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):

@@ -107,15 +107,16 @@ class EnvironmentConfig:
     reward_scale: Annotated[float, Range(above=0)] = 1.0
     """Factor of the rewards of training, applied before they are clipped. Reported returns are never scaled."""
     normalise_rewards: bool = False
-    """Divide the rewards of training by the standard deviation of the discounted return over all training so far (that
-    of the actor before the first report), and clip them to [-10, 10], or with clip_rewards to [-1, 1] (Engstrom et al.
-    2020, arXiv 2005.12729, section 2)."""
+    """Divide the rewards of training by the standard deviation of the discounted return over all training so far
+    (before the first report, over the actor's own), and clip them to [-10, 10], or with clip_rewards to [-1, 1]
+    (Engstrom et al. 2020, arXiv 2005.12729, section 2)."""
     log_info: tuple[str, ...] = ()
     """Keys of numbers in an environment's info, such as success or episode.r. Metrics, trackers and evaluations report
     the mean of their values at the end of episodes."""
     options: dict[str, OptionValue] = field(default_factory=dict)
-    """Other environments: keyword arguments of `gymnasium.make` as names and values, added to those of a preset. The
-    argument's annotation or default decides on numbers and text; without them 5, 0.5, 1e-3 and True are no text."""
+    """Other environments: keyword arguments of `gymnasium.make` as names and values, added to those of a preset. A
+    value is converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3 and True are
+    read as numbers and truth values, the rest as text."""
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""
@@ -128,7 +129,7 @@ class EnvironmentConfig:
     for slow environments."""
 
     def __post_init__(self) -> None:
-        # JSON has no infinity and no NaN; they are read again where the argument is a float.
+        # JSON has no infinity and no NaN: their text is read again where the argument is a float.
         infinite = {name: str(v) for name, v in self.options.items() if isinstance(v, float) and not math.isfinite(v)}
         object.__setattr__(self, "options", {**self.options, **infinite})
         for name in self.modules:

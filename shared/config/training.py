@@ -47,8 +47,8 @@ class MethodConfig:
     action's probabilities, now and when it was taken, is clipped to [1 - ε, 1 + ε] (arXiv 1707.06347, eq. 7)."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
-    --actor.fresh-gradients those of all actors in an exponential window of 1,024 agent steps, since their rollouts
-    are small."""
+    --actor.fresh-gradients the advantages of all actors in an exponential window of 1,024 agent steps, since their
+    rollouts are small."""
     target_network: Annotated[bool, _Q_LEARNING] = True
     """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
     (arXiv 2407.04811)."""
@@ -57,13 +57,13 @@ class MethodConfig:
 
     @property
     def uses_target_network(self) -> bool:
-        """Whether the learner keeps a copy of the weights, updated every `target_interval_agent_steps`."""
+        """True if the learner keeps a copy of the weights, updated every `target_interval_agent_steps`."""
         return self.target_network and METHODS[self.name].target_network
 
 
 @dataclass(frozen=True)
 class ExplorationConfig:
-    """How actions differ from the greedy one. Categorical policies explore by sampling, and use none of these."""
+    """The exploration of actors. Categorical policies explore by sampling, and use none of these settings."""
 
     name: str | None = None
     """Explorer that a module of --environment.import has registered. None: the method's own."""
@@ -87,7 +87,7 @@ class ExplorationConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How an update changes the weights: RMSProp in the A3C form (the default), Adam or SGD."""
+    """The optimizer: RMSProp in the A3C form (the default), Adam or SGD."""
 
     name: Literal["rmsprop", "adam", "sgd"] = "rmsprop"
     """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε). adam. sgd."""
@@ -111,7 +111,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How gradients become updates."""
+    """The learner: accumulation of gradients into updates."""
 
     gradients_per_update: Annotated[int, Range(1, 1_000_000)] = 1
     """K: number of gradients that one update accumulates. 1 applies each gradient on arrival. An update takes their sum
@@ -137,8 +137,9 @@ class ActorConfig:
     """Steps of each environment between two gradients; t_max in the paper, where it is 5."""
     total_environments: Annotated[int | None, Range(1)] = None
     """Number of environments of all actors together. Each actor gets the same share: the largest divisor of this number
-    with which all actors have no more than that, and at least 1. With more actors than this, --actor.unroll-length is
-    halved, at least to 16. None, or an explicit --actor.environments: every actor has --actor.environments."""
+    with which all actors have no more environments than this, and at least 1. With more actors than this,
+    --actor.unroll-length is halved, at least to 16. None, or an explicit --actor.environments: every actor has
+    --actor.environments."""
     epochs: Annotated[int, Range(1)] = 1
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
     --method.clip-ratio."""
@@ -146,9 +147,9 @@ class ActorConfig:
     """M: number of random parts of a rollout, each of which gives one gradient. An actor reports E x M gradients per
     rollout. M divides the environments times the unroll length."""
     fresh_gradients: bool = False
-    """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
-    the updates in between; with M = 1 returns are computed anew at the weights of each gradient. Before its first
-    rollout it plays a random number of agent steps, at most 1,024, which are not counted."""
+    """Compute every gradient at the newest weights, not at those that played the rollout. The clipped ratio corrects
+    for the updates in between; with M = 1 returns are computed anew for each gradient. Before its first rollout an
+    actor plays a random number of agent steps, at most 1,024, which are not counted."""
     device: Literal["cpu", "gpu", "auto"] = "cpu"
     """Device of networks and gradients of actors. gpu: two actors a GPU, each with two vectors of environments that
     alternate: one is emulated while the network plays the other. auto: gpu where there is one and the network is
@@ -168,7 +169,7 @@ class ActorConfig:
     def most_rollouts_ahead(self) -> int:
         """Rollouts that an actor with fresh gradients plays at most before its first one, in no gradient and no count.
 
-        They are at most 1,024 agent steps.
+        These rollouts have at most 1,024 agent steps.
         """
         return _MOST_STEPS_AHEAD // self.agent_steps_in_flight if self.fresh_gradients else 0
 
@@ -184,7 +185,7 @@ class ActorConfig:
 
     @property
     def needs_behaviour(self) -> bool:
-        """Whether gradients are at other weights than those that acted, and need values and probabilities of acting."""
+        """True if gradients use other weights than acting did, and need the values and probabilities of acting."""
         return self.fresh_gradients or self.gradients_per_rollout > 1
 
 

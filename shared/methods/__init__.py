@@ -1,1 +1,1 @@
-"""The methods of the asynchronous n-step family: what each has for heads, how it acts, and its loss."""
+"""The methods of the asynchronous n-step family: heads, acting and loss of each."""

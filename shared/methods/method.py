@@ -61,7 +61,7 @@ class Method(ABC):
     a large negative one, see `shared.distributions.masked_logits`. Empty: the method supports no masks."""
 
     needs_next_actions: ClassVar[bool] = False
-    """Whether the loss bootstraps from the action in the last observation of the rollout."""
+    """True if the loss bootstraps from the action in the last observation of the rollout."""
 
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         self.config = config
@@ -107,13 +107,13 @@ class Method(ABC):
     ) -> Targets:
         """Graph code: the targets of a rollout, at the weights of `network`.
 
-        `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]
-        are those of the network at times 0 … T-1.
+        `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]:
+        the network's, at times 0 … T-1.
         """
 
     @abstractmethod
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
-        """Graph code: the loss over samples, of whose observations `output` is the network's."""
+        """Graph code: the loss over samples; `output` is the network's for their observations."""
 
     def loss(
         self,
@@ -124,7 +124,7 @@ class Method(ABC):
     ) -> MethodLoss:
         """Graph code: the loss over a whole rollout, at the weights that acted.
 
-        `output` is that of `network.unroll` at times 0 … T-1, if it is known.
+        `output`: the result of `network.unroll` at times 0 … T-1, if it is known.
         """
         if output is None:
             output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)

@@ -94,8 +94,8 @@ class Network(ABC):
     ) -> NetworkOutput:
         """Evaluate T times of B environments [T, B, …] in sequence. Heads and features have the leading shape [T, B].
 
-        `state` float32 [B, units] each is that at time 0; no gradient flows into it. After a step with `mask` 0,
-        float32 [T, B], the next state is that of a start.
+        `state` float32 [B, units] each: at time 0; no gradient flows into it. After a step with `mask` 0, float32 [T,
+        B], the next state is the initial one.
         """
         steps = observations.shape[:2]
         output = self(tf.reshape(observations, (steps.num_elements(), *observations.shape[2:])))

@@ -27,7 +27,7 @@ class MultiInputNetwork(Network):
 
     Each f is `image_network(config, image shape, no heads, seed, mean)` and g a multilayer perceptron, all without
     heads. Without the joint layer a linear head would be a sum over the parts: the meaning of an image could not depend
-    on a number. `observation_mean` is that of whole rows, float32 [R].
+    on a number. `observation_mean`: of whole rows, float32 [R].
     """
 
     def __init__(
@@ -126,8 +126,8 @@ def _split(rows: tf.Tensor, parts: ObservationParts) -> list[tf.Tensor]:
 class MaskedNetwork(Network):
     """Another network with a mask for its head `head`, see `shared.distributions.masked_logits`.
 
-    This is the only place where logits and action values are masked: what acts, what is greedy, what bootstraps, what
-    learns and what is exported reads this head.
+    This is the only place where logits and action values are masked: acting, evaluation, bootstrapping, learning and
+    export read this head.
     """
 
     def __init__(self, network: Network, observation_shape: Sequence[int], actions: ActionSpec, head: str) -> None:

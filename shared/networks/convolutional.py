@@ -1,4 +1,4 @@
-"""The networks for images: those of the A3C and DQN papers in plain TensorFlow, and the residual one of IMPALA."""
+"""The networks for images: of the A3C and DQN papers in plain TensorFlow, and IMPALA's residual network."""
 
 from collections.abc import Iterator, Sequence
 
@@ -119,7 +119,7 @@ class ConvolutionalNetwork(Network):
         return keras.Model(inputs, outputs or {"features": x}, name="cnn")
 
     def _centred(self, images: tf.Tensor) -> tf.Tensor:
-        # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
+        # The scale of images is part of the first kernel, which saves a pass over the pixels. The mean is not: folded
         # into the bias it saved 3 to 4 µs per agent step, but put gradients off by 3e-5.
         x = tf.cast(images, tf.float32)
         return x if self._mean is None else x - self._mean

@@ -49,7 +49,7 @@ def hidden(
 
 
 class StoredActivations:
-    """What the hidden layers of a network computed while a rollout was played, [T, B, …] each."""
+    """Outputs of the hidden layers of a network from playing a rollout, [T, B, …] each."""
 
     def __init__(self, unroll_length: int) -> None:
         self._unroll_length = unroll_length
