@@ -21,16 +21,41 @@ pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
 
 
-def test_the_example_of_the_document_finds_settings(tmp_path: Path) -> None:
-    """With fewer frames and trials."""
-    (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    for long, short in (("40_000", "6_000"), ("10_000", "2_000"), ("num_samples=4", "num_samples=2")):
+BEST = r"'optimizer.learning_rate': 0\.\d+.*\} [1-9]\d*\.\d+ [1-9]\d+$"
+
+
+def output_of_example(number: int, shortened: dict[str, str], home: Path) -> list[str]:
+    """The lines that a script of the page prints, with fewer frames and trials."""
+    script = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[number]
+    for long, short in shortened.items():
         assert long in script
         script = script.replace(long, short)
-    (tmp_path / "script.py").write_text(f"import os\nos.environ['HOME'] = {str(tmp_path)!r}\n{script}")
-    config, score = output_of(sys.executable, "script.py", cwd=tmp_path, timeout=900).splitlines()[-2:]
-    assert re.search(r"'optimizer.learning_rate': 0\.\d+.*\} [1-9]\d*\.\d+ [1-9]\d+$", config), config
+    (home / "script.py").write_text(f"import os\nos.environ['HOME'] = {str(home)!r}\n{script}")
+    return output_of(sys.executable, "script.py", cwd=home, timeout=900).splitlines()
+
+
+def test_the_example_of_the_document_finds_settings(tmp_path: Path) -> None:
+    shortened = {"40_000": "6_000", "10_000": "2_000", "num_samples=4": "num_samples=2"}
+    *_, config, score = output_of_example(0, shortened, tmp_path)
+    assert re.search(BEST, config), config
     assert float(score) > 0
+
+
+def test_a_population_continues_as_copies_of_its_best(tmp_path: Path) -> None:
+    shortened = {"200_000": "20_000", "50_000": "5_000", "num_samples=4": "num_samples=2"}
+    *_, config = output_of_example(1, shortened, tmp_path)
+    assert re.search(BEST, config), config
+    (results,) = (tmp_path / "ray_results").iterdir()
+    # Tune's line for each copy: its number, that of its original, their rows, and the settings of both.
+    copies = [json.loads(line) for line in (results / "pbt_global.txt").read_text().splitlines()]
+    copy, original, *_, perturbed = copies[-1]
+    assert {copy, original} == {"0", "1"}
+    (trial,) = results.glob(f"*_0000{copy}_{copy}_*")
+    run = max(trial.glob("checkpoint_*"))
+    assert account_of(run)["frames"] >= 20_000
+    settings = json.loads((run / "config.json").read_text())
+    assert settings["optimizer"]["learning_rate"] == perturbed["optimizer.learning_rate"]
+    assert settings["method"]["entropy_cost"] == perturbed["method.entropy_cost"]
 
 
 @pytest.fixture
