@@ -27,6 +27,14 @@ def kinds(events: Iterator[Any], count: int) -> list[type]:
     return [type(next(events)) for _ in range(count)]
 
 
+def begun(config: RunConfig, actors: int = 1, **settings: Any) -> Any:
+    """As `make`, after the first report of actor 0."""
+    executor, events, coordinator, learner = make(config, actors, **settings)
+    executor.completions.append(report(0, 1, 0))
+    assert kinds(events, 1) == [Outcome]
+    return executor, events, coordinator, learner
+
+
 def seconds_until_replaced(executor: HandDrivenExecutor, events: Iterator[Any], failed: Failed) -> float:
     """Let an actor fail. Returns the time until another one replaces it."""
     executor.completions.append(failed)
@@ -52,10 +60,9 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
 
 @pytest.mark.parametrize("within", [False, True])
 def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunConfig, within: bool) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=0)
+    executor, events, coordinator, _ = begun(cartpole, actors=2, max_restarts=0)
     failed = Failed(1, "gone")
-    executor.completions += [report(0, 1, 0), ChildEvent(1, failed) if within else failed, report(0, 2, 1)]
-    next(events)
+    executor.completions += [ChildEvent(1, failed) if within else failed, report(0, 2, 1)]
     coordinator.stop()
     assert failed in list(events)
 
@@ -66,9 +73,9 @@ def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunC
     with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
         next(events)
     # One that comes later is replaced like any other: the environment can be made, as others have shown.
-    executor, events, *_ = make(cartpole, actors=2)
-    executor.completions += [report(0, 1, 0), Failed(1, "has no memory", not_made=True)]
-    assert kinds(events, 3) == [Outcome, Failed, Replaced]
+    executor, events, *_ = begun(cartpole, actors=2)
+    executor.completions.append(Failed(1, "has no memory", not_made=True))
+    assert kinds(events, 2) == [Failed, Replaced]
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
@@ -88,19 +95,16 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
 
 
 def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=9)
-    executor.completions += [report(0, 1, 0), Failed(1, "gone"), Failed(2, "gone, too"), report(0, 2, 1)]
-    assert kinds(events, 4) == [Outcome, Failed, Replaced, Failed]
+    executor, events, coordinator, _ = begun(cartpole, actors=2, max_restarts=9)
+    executor.completions += [Failed(1, "gone"), Failed(2, "gone, too"), report(0, 2, 1)]
+    assert kinds(events, 3) == [Failed, Replaced, Failed]
     coordinator.stop()
     assert [type(event) for event in events] == [Outcome]
 
 
 @pytest.mark.parametrize("reported", [False, True])
 def test_errors_from_the_first_rollout_on_stop_the_run_early(reported: bool, cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, actors=2, max_restarts=9)
-    if reported:
-        executor.completions.append(report(0, 1, 0))
-        assert isinstance(next(events), Outcome)
+    executor, events, *_ = (begun if reported else make)(cartpole, actors=2, max_restarts=9)
     first, second, third = (Failed(i, "its rollout raised: no such name", raised=True) for i in (1, 2, 3))
     for failed in (first, second):
         seconds_until_replaced(executor, events, failed)
@@ -166,9 +170,7 @@ def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cart
 
 
 def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its_start(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
-    executor.completions.append(report(0, 1, 0))
-    next(events)
+    executor, events, coordinator, _ = begun(cartpole, hang_seconds=30.0, start_seconds=180.0)
     assert coordinator.evaluate("sampled", EVALUATION)
     executor.completions += [report(0, 2, 1), 179.0, 2.0]
     assert isinstance(next(events), Outcome)
@@ -201,9 +203,7 @@ def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunCon
             return self.now
 
     clock = GoingClock()
-    executor, events, *_ = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
-    executor.completions.append(report(0, 1, 0))
-    assert isinstance(next(events), Outcome)
+    executor, events, *_ = begun(cartpole, clock=clock, hang_seconds=5.0, start_seconds=60.0)
     clock.now += 61.0
     executor.completions.append(None)
     assert kinds(events, 2) == [Failed, Replaced]
@@ -238,9 +238,7 @@ def evaluating(
     config: RunConfig, actors: int = 2, goes_on: GoesOn | None = None, evaluation: EvaluationConfig = EVALUATION
 ):
     """As `make`, in an evaluation of update 1 of which each actor has a call, after a report."""
-    executor, events, coordinator, learner = make(config, actors)
-    executor.completions.append(report(0, 1, 0))
-    next(events)
+    executor, events, coordinator, learner = begun(config, actors)
     assert coordinator.evaluate("sampled", evaluation, goes_on)
     executor.tape.clear()
     executor.completions += [report(0, 2, 1), *(report(actor_id, 1, 0) for actor_id in range(1, actors))]
@@ -358,9 +356,8 @@ def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one
 
 
 def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), Heartbeat(0, expects_report=True), report(0, 2, 1)]
-    next(events)
+    executor, events, coordinator, _ = begun(cartpole)
+    executor.completions += [Heartbeat(0, expects_report=True), report(0, 2, 1)]
     assert coordinator.evaluate("sampled", EVALUATION)
     assert isinstance(next(events), Heartbeat)
     assert executor.tape[-1] == "dispatch 0"
@@ -393,9 +390,8 @@ def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig
 
 
 def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), report(0, 2, 1)]
-    assert isinstance(next(events), Outcome)
+    executor, events, coordinator, _ = begun(cartpole)
+    executor.completions.append(report(0, 2, 1))
     executor.wanted, executor.clock.now = 2, 5.0
     assert next(events) == Joined(1)
     assert executor.tape[-2:] == ["add 1", "dispatch 1"]
@@ -463,9 +459,7 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
 
 
 def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
-    executor.completions += [report(0, 1, 0)]
-    assert isinstance(next(events), Outcome)
+    executor, events, *_ = begun(cartpole, hang_seconds=5.0, start_seconds=60.0)
     for _ in range(3):
         executor.clock.now += 4.0
         executor.completions.append(Heartbeat(0, expects_report=False))
@@ -481,9 +475,7 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpo
 
 @pytest.mark.parametrize("draining", [False, True])
 def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, draining: bool) -> None:
-    executor, events, coordinator, _ = make(cartpole, 1)
-    executor.completions += [report(0, 1, 0)]
-    assert isinstance(next(events), Outcome)
+    executor, events, coordinator, _ = begun(cartpole)
     if draining:
         executor.going, executor.wanted = [0], 0
         executor.clock.now += 2.0
@@ -507,9 +499,8 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
 
 
 def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
-    executor.completions += [report(0, 1, 0), ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
-    next(events)
+    executor, events, *_ = begun(cartpole, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
     next(events)
     executor.clock.now = 59.0
     assert next(events) is None
@@ -539,9 +530,8 @@ def test_after_stop_new_steps_of_a_rollout_are_taken_in(cartpole: RunConfig) -> 
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: RunConfig, lost: int) -> None:
-    executor, events, coordinator, learner = make(cartpole, actors=2)
-    executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1)]
-    next(events)
+    executor, events, coordinator, learner = begun(cartpole, actors=2)
+    executor.completions += [report(1, 1, 0), report(0, 2, 1)]
     coordinator.stop()
     sent = len(executor.tape)
     # Actor 1 may stand for three, of which two play on after the call has ended.
