@@ -35,9 +35,9 @@ class Actor:
     An actor has environments and networks, and no training state. In between it plays its share of an evaluation. Its
     rollouts are played by a `Player` on the CPU, or by a `DevicePlayer` on a GPU.
 
-    `actor_id` is unique in the run, and determines the random streams. `graphs_of` is another actor of this process,
-    whose network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some
-    10 MB, so that a process could hold few actors without it.
+    `actor_id` is unique in the run, and determines the random streams. `graphs_of` is another actor of this process:
+    both use one network and its graphs, with results equal to the bit. Tracing a graph again would take a third of a
+    second and some 10 MB.
     """
 
     def __init__(
@@ -227,8 +227,8 @@ class Actor:
         return self._evaluator
 
     @property
-    def plays_next(self) -> bool:
-        """True if the next call plays a rollout."""
+    def rollout_is_done(self) -> bool:
+        """True if the last rollout has no gradients left: the next call plays one."""
         return self._gradients.rollout_is_done
 
     @property

@@ -25,8 +25,9 @@ from launch.machine import module_command, module_environment, open_standard_str
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
+from launch.settings.resolve import TrainOptions
 from launch.tensorflow_setup import set_tensorflow_variables
-from launch.train import OnEvent, Result, TrainOptions, train
+from launch.train import OnEvent, Result, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
@@ -51,14 +51,6 @@ OnEvent = Callable[[Event], object]
 
 _VIEW_SECONDS = 1.0
 _MEASURING = "measuring the mean observation"
-
-
-class TrainOptions(TypedDict, total=False):
-    """Arguments of `train` that `train_in_process` passes on."""
-
-    preset: str
-    resume: bool
-    start_from: Path | None
 
 
 class Result(NamedTuple):

@@ -125,16 +125,7 @@ def _train(run: ResolvedRun, folder: Path, log: Path | None, console: Console, i
             console = Console(file=output, width=_LOG_COLUMNS)
         display = stack.enter_context(Display(run.config, console, run.preset))
         try:
-            result = train_in_process(
-                run.config,
-                folder,
-                display.show,
-                preset=run.preset,
-                resume=run.resume is not None,
-                start_from=run.start_from,
-                stop=interrupts,
-                output=output,
-            )
+            result = train_in_process(run.config, folder, display.show, stop=interrupts, output=output, **run.options)
         except TrainingFailedError as error:
             display.message(f"training failed: {error}")
             return EXIT_FAILED

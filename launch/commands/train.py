@@ -75,15 +75,7 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
     with Interrupts() as interrupts:
         try:
             with Display(resolved.config, console, resolved.preset) as display:
-                result = train(
-                    resolved.config,
-                    folder,
-                    display.show,
-                    preset=resolved.preset,
-                    resume=resolved.resume is not None,
-                    start_from=resolved.start_from,
-                    stop=interrupts,
-                )
+                result = train(resolved.config, folder, display.show, stop=interrupts, **resolved.options)
         except StoppedBeforeTrainingError:
             print_line(console, "stopped before training began: there is nothing to save")
             if interrupts.interrupted:

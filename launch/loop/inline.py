@@ -103,7 +103,7 @@ class InlineExecutor(Executor):
         if evaluates or self._actors[actor_id].plays_ahead:
             return self._now
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
-        if not self._actors[actor_id].plays_next:
+        if not self._actors[actor_id].rollout_is_done:
             return self._now + length * _GRADIENT_TIME / actor.minibatches
         spread = (list(self._actors).index(actor_id) + 1) / len(self._actors) if self._now == 0.0 else 0.0
         return self._now + length * _PLAY_TIME + spread * (_PLAY_TIME + _GRADIENT_TIME * actor.epochs)

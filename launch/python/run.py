@@ -276,14 +276,7 @@ class Training:
 
         try:
             result = train_in_process(
-                self._run.config,
-                self.path,
-                on_event,
-                preset=self._run.preset,
-                resume=self._run.resume is not None,
-                start_from=self._run.start_from,
-                stop=self._stop,
-                command=self._command,
+                self._run.config, self.path, on_event, stop=self._stop, command=self._command, **self._run.options
             )
         except TrainingFailedError as error:
             raise TrainingFailedError(f"{error} ({self.path})") from error

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, preset_for
@@ -79,6 +79,14 @@ def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) ->
     return TrainRequest(word, settings, **more)
 
 
+class TrainOptions(TypedDict, total=False):
+    """Arguments of `launch.train.train` that say how a run begins."""
+
+    preset: str
+    resume: bool
+    start_from: Path | None
+
+
 class ResolvedRun(NamedTuple):
     """A request with its settings resolved, for any number of actors. `divided_among` follows when a run begins.
 
@@ -98,6 +106,10 @@ class ResolvedRun(NamedTuple):
     preset_chosen: bool = False
     chosen_in_file: Sequence[str] = ()
     typed_name: str | None = None
+
+    @property
+    def options(self) -> TrainOptions:
+        return {"preset": self.preset, "resume": self.resume is not None, "start_from": self.start_from}
 
     @property
     def name(self) -> str:
