@@ -20,7 +20,8 @@ class Graph:
     after the call. A variable that is assigned from one shares its memory: it changes with it, and may be changed by
     `assign` alone. Calls are synchronous.
 
-    `function` returns a tensor, a tuple of tensors, or None. With `compiled` XLA compiles it at its first call.
+    `function` returns a tensor, a tuple of tensors, or None. With `compiled` XLA compiles it at its first call, which
+    the operation alone would not: then a call costs what that of a `tf.function` does.
     """
 
     def __init__(
@@ -31,7 +32,8 @@ class Graph:
         )
         self._signature = [(tuple(spec.shape), spec.dtype) for spec in signature]
         self._concrete: Any = None
-        self._has_gpu = False
+        self._compiled = compiled
+        self._by_runtime = False
         self._captured: list[tf.Tensor] = []
         self._output_dtypes: list[tf.DType] = []
 
@@ -48,8 +50,8 @@ class Graph:
         if self._concrete is None:
             self._trace()
         tensors = [self._tensor(x, *spec) for x, spec in zip(arguments, self._signature, strict=True)]
-        if self._has_gpu:
-            # The runtime copies arguments to the GPU.
+        if self._by_runtime:
+            # It copies arguments to the GPU.
             return _flat(self._concrete(*tensors))
         # The operation of a `tf.function`, without its Python code.
         return tf.raw_ops.StatefulPartitionedCall(
@@ -59,7 +61,7 @@ class Graph:
     def _trace(self) -> None:
         self._concrete = self._function.get_concrete_function()
         self._captured = self._concrete.captured_inputs
-        self._has_gpu = has_gpu()
+        self._by_runtime = self._compiled or has_gpu()
         self._output_dtypes = [output.dtype for output in self._concrete.outputs]
 
     @staticmethod

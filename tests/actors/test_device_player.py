@@ -18,7 +18,6 @@ from actors.environments import EnvironmentSpec, environment_spec
 from actors.environments.adapter import NonFinite
 from actors.gradient import gradients_of
 from actors.player import Player
-from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.exploration import RandomStream
 from shared.networks import NetworkOutput
@@ -131,6 +130,11 @@ def reports_of(config: RunConfig, calls: int) -> list[GradientReport]:
     return [report for report in ran if isinstance(report, GradientReport)]
 
 
+def find_gpus(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on TensorFlow finds GPUs, which are its CPU."""
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: number * [kind])
+
+
 @pytest.mark.parametrize("task", [None, *TASKS])
 def test_the_same_actions_give_the_same_rollouts_to_the_bit(task: str | None) -> None:
     config = config_of(unroll_length=50 if task is None else 10, **GREEDY, **TASKS.get(task or "", {}))
@@ -182,14 +186,29 @@ def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, 
     assert {bool(report.non_finite) for report in reports} == ({True, False} if in_a_room else {False})
 
 
-def test_values_and_log_probabilities_are_those_of_the_sampled_actions() -> None:
+@pytest.mark.parametrize(
+    ("task", "gpus"),
+    [
+        (None, 0),
+        (None, 1),
+        ("parts", 1),
+        pytest.param("masked", 1, marks=pytest.mark.slow),
+        pytest.param("vector", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_values_and_log_probabilities_are_those_of_the_sampled_actions(
+    task: str | None, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the weights that acted, the ratio to the policy that acted is 1, in all gradients of a rollout."""
-    reports = reports_of(config_of("gpu", epochs=2, minibatches=2), 8)
-    assert len({report.samples for report in reports}) == 1
+    find_gpus(gpus, monkeypatch)
+    config = config_of("gpu", epochs=2, minibatches=2, **TASKS.get(task or "", {}))
+    reports = [report for report in reports_of(config, 8) if not report.non_finite]
+    assert len(reports) > 3
     for report in reports:
         assert report.statistics["ratio_deviation"] == pytest.approx(0.0, abs=1e-5)
-    other = reports_of(replace(config_of("gpu", epochs=2, minibatches=2), seed=2), 8)
-    assert not np.array_equal(reports[0].gradient, other[0].gradient)
+    if not gpus:
+        other = reports_of(replace(config, seed=2), 8)
+        assert not np.array_equal(reports[0].gradient, other[0].gradient)
 
 
 def test_graphs_are_traced_once() -> None:
@@ -204,18 +223,26 @@ def test_graphs_are_traced_once() -> None:
     actor.close()
 
 
-def test_xla_compiles_the_graphs() -> None:
-    config = config_of("gpu", epochs=2, minibatches=2)
-    spec, gradients = environment_spec(config.environment), []
-    for compiled in (False, True):
-        policy = Policy(config, spec, environments=2, seed=1, compiled=compiled)
-        policy.assign(first_weights(config, spread=0.05))
-        of_rollout = gradients_of(config, spec, policy, 1)
-        player = DevicePlayer(config, spec, policy, of_rollout, np.arange(4))
-        of_rollout.begin(player.play().rollout)
-        gradients.append(of_rollout.next().vector)
-        player.close()
-    np.testing.assert_allclose(gradients[1], gradients[0], rtol=0.0, atol=1e-5 * np.abs(gradients[0]).max())
+@pytest.mark.parametrize(
+    ("method", "reuse"),
+    [
+        ("actor_critic", {}),
+        ("actor_critic", {"epochs": 2, "minibatches": 2}),
+        pytest.param("actor_critic", {"epochs": 2, "fresh_gradients": True}, marks=pytest.mark.slow),
+        pytest.param("q_learning", {"epochs": 2, "minibatches": 2}, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.usefixtures("none_ahead")
+def test_xla_compiles_the_graphs_where_there_is_a_gpu(
+    method: str, reuse: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("gpu", method, **GREEDY, **reuse)
+    expected = reports_of(config, 4)
+    find_gpus(1, monkeypatch)
+    assert DevicePlayer.make_policy(config, spec_of(config), 1).compiled
+    for report, other in zip(reports_of(config, 4), expected, strict=True):
+        largest = np.abs(other.gradient).max()
+        np.testing.assert_allclose(report.gradient, other.gradient, rtol=0.0, atol=1e-5 * largest)
 
 
 def test_a_replaced_observation_is_of_its_vector() -> None:

@@ -96,6 +96,18 @@ def test_with_a_gpu_the_runtime_places_calls(keep: Graph, kept: tf.Variable, mon
         np.testing.assert_array_equal(kept.numpy(), np.full(2_000, value))
 
 
+def test_xla_compiles_a_graph_without_a_gpu_too() -> None:
+    """It refuses what it has no kernel of. A call of the operation alone would not compile, and take the string."""
+
+    def length(x: tf.Tensor) -> tf.Tensor:
+        return tf.strings.length(tf.strings.as_string(x))
+
+    signature = [tf.TensorSpec((3,), tf.float32)]
+    assert Graph(length, signature)(np.ones(3, np.float32))[0].shape == (3,)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
+        Graph(length, signature, compiled=True)(np.ones(3, np.float32))
+
+
 def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variable) -> None:
     tf.config.run_functions_eagerly(True)
     try:
