@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from actors.environments import environment_spec
 from launch import machine
 from launch.cli import main
 from launch.machine import PRETENDED_GPUS, ThreadBudget, thread_budget, usable_gpus
+from launch.on_ray import cluster
 from launch.on_ray.placement import Node, cores_of_actors, place, placement_lines, worker_resources
 from launch.presets import PRESETS
 from launch.settings.check import on_device
@@ -117,6 +120,7 @@ def test_gpus_are_counted_by_their_device_files(
         (16, 1, {}, 2, 6),
         (16, 2, {}, 4, 2),
         (2, 1, {}, 2, 1),
+        (2, 2, {}, 2, 1),
         (16, 2, {"learner__device": "gpu"}, 2, 6),
     ],
 )
@@ -135,16 +139,66 @@ def test_more_actors_than_the_gpus_take_are_refused(monkeypatch: pytest.MonkeyPa
         thread_budget(config_of(actors=3))
 
 
+def test_ray_has_the_cores_that_gpu_actors_share_and_pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[int, int | None]] = []
+
+    def init(*_: Any, num_cpus: int, num_gpus: int | None = None, **__: Any) -> SimpleNamespace:
+        started.append((num_cpus, num_gpus))
+        return SimpleNamespace(dashboard_url="")
+
+    monkeypatch.setattr(cluster, "usable_cores", lambda: 16)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    for pretended, config, actors in (("1", config_of(), 2), ("1", PONG, 3), ("", config_of(), 2)):
+        monkeypatch.setenv(PRETENDED_GPUS, pretended)
+        cluster.connect(config, actors)
+    # Ray counts real GPUs itself.
+    assert started == [(16, 1), (3, None), (16, None)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "problem"),
+    [
+        ({}, 1.0, ""),
+        ({}, 0.0, "--actor.device gpu: Ray finds 0 GPUs, and 2 actors need 1"),
+        ({"learner__device": "gpu"}, 1.0, "--actor.device gpu: Ray finds 1 GPUs, and 2 actors need 2"),
+        ({"learner__device": "gpu"}, 2.0, ""),
+        ({"actor__device": "cpu", "learner__device": "gpu"}, 0.0, "--learner.device gpu: Ray finds no GPU; use cpu"),
+        ({"actor__device": "cpu"}, 0.0, ""),
+    ],
+)
+def test_actors_do_not_wait_for_gpus_that_ray_lacks(
+    settings: dict[str, Any], gpus: float, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: {"CPU": 16.0} | ({"GPU": gpus} if gpus else {}))
+    with pytest.raises(ConfigurationError, match=problem) if problem else nullcontext():
+        cluster.check_gpus(config_of(**settings), 2)
+
+
+def test_an_autoscaler_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[list[dict[str, float]]] = []
+    monkeypatch.setattr(cluster, "request_resources", lambda bundles: requests.append(bundles))
+    for device in ("gpu", "auto"):
+        with cluster.machines_requested(config_of(address="auto", actors="1:3", actor__device=device)):
+            pass
+    # Nodes with and without a GPU take the actors of auto.
+    assert requests == [3 * [{"CPU": 1, "GPU": 0.5}], [], 3 * [{"CPU": 1}], []]
+
+
 def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     head = Node("h", "10.0.0.1", 4.0, 64 * GIB, head=True)
     nodes = [head, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=2.0), Node("c", "10.0.0.3", 16.0, 64 * GIB)]
     config = config_of(actors="auto")
     # The learner draws no GPU: these are the actors'.
     placement = place(config, nodes)
-    assert placement[:2] == (head, {"g": 4})
+    assert placement == (head, {"g": 4}, ("10.0.0.3 has no GPU",))
     assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(config, placement, nodes)
     with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
     assert with_learner[:2] == (nodes[1], {"g": 2})
+    one_each = [head, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=1.0)]
+    with pytest.raises(
+        ConfigurationError, match=r"10\.0\.0\.1 has no GPU; 10\.0\.0\.2 has no GPU beside that of the l"
+    ):
+        place(config_of(actors="auto", learner__device="gpu"), one_each)
     assert worker_resources(config, cores_of_actors(nodes[1], head), 4) == (3, {"num_cpus": 4, "num_gpus": 0.5})
     assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
 

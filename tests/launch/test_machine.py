@@ -130,8 +130,11 @@ config = types.SimpleNamespace(
     set_visible_devices=lambda *_: changes.append("devices"),
     threading=types.SimpleNamespace(
         set_intra_op_parallelism_threads=lambda _: changes.append("threads"),
-        set_inter_op_parallelism_threads=lambda _: changes.append("threads"),
+        set_inter_op_parallelism_threads=lambda count: changes.append(f"{count} between operations"),
     ),
+    list_physical_devices=lambda kind: [kind],
+    list_logical_devices=lambda kind: [],
+    experimental=types.SimpleNamespace(set_memory_growth=lambda device, grows: changes.append(f"{device} {grows}")),
 )
 changes = []
 zeros = list
@@ -178,6 +181,34 @@ def test_keras_has_tensorflow_below_it(
 ) -> None:
     start = "import os\nfrom launch.tensorflow_setup import prepare_tensorflow, share_tensorflow\n"
     assert run_python(start + script, environment=fakes | variables) == printed + "\n"
+
+
+def test_a_process_on_a_gpu_has_threads_for_it_and_takes_memory_as_it_needs_it(fakes: dict[str, str]) -> None:
+    """With one thread between operations such a process was seen to hang."""
+    script = """
+import os
+from launch.tensorflow_setup import prepare_tensorflow
+prepare_tensorflow(gpu=True)
+import tensorflow
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["TF_GPU_THREAD_MODE"], *tensorflow.changes, sep=", ")
+"""
+    printed = run_python(script, environment=fakes | {"CUDA_VISIBLE_DEVICES": "3"})
+    assert printed == "3, gpu_private, threads, 2 between operations, GPU True\n"
+
+
+def test_an_actor_whose_gpu_tensorflow_does_not_find_refuses_in_one_line(fakes: dict[str, str]) -> None:
+    script = """
+from launch.presets import PRESETS
+from launch.settings.files import with_settings
+from launch.tensorflow_setup import prepare_for_actors
+try:
+    prepare_for_actors(with_settings(PRESETS["pong"].config, {"actor.device": "gpu"}))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    assert "ConfigurationError TensorFlow finds no GPU here" in run_python(script, environment=fakes)
+    pretended = fakes | {machine.PRETENDED_GPUS: "1"}
+    assert run_python(script, environment=pretended) == ""
 
 
 def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
