@@ -3,6 +3,7 @@
 `python -m launch.doctor` computes with the GPUs: a process of its own, because others hide them.
 """
 
+import ctypes
 import json
 import os
 import platform
@@ -13,9 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from launch.machine import (
+    PROCESSES,
     actors_in,
     busy,
     load_average,
@@ -33,6 +37,8 @@ from shared.errors import ConfigurationError, typed_line
 _LEAST_PYTHON = (3, 11)
 _LEAST_SHARED_BYTES = 512 * 2**20
 _GPU_SECONDS = 300.0
+# A line of /proc/self/maps ends with the path of the file.
+_CUDNN = re.compile(r"(/\S*/libcudnn\.so[.\d]*)$", re.MULTILINE)
 _LIBRARY = re.compile(r"Could not load dynamic library '(lib\w+\.so[.\d]*)'")
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
@@ -222,8 +228,12 @@ def gpu_shortages(found: dict[str, Any]) -> list[tuple[str, str]]:
         causes.append("TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""))
     for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
         if key in found:
-            causes.append(f"{what} fails on the GPU: {found[key]}")
+            causes.append(f"{what} fails on the GPU: {found[key]}{_loaded(found)}")
     return [(cause, advice) for cause in causes]
+
+
+def _loaded(found: dict[str, Any]) -> str:
+    return f"; loaded is cuDNN {' from '.join(found['loaded_cudnn'])}" if found.get("loaded_cudnn") else ""
 
 
 def gpu_line(found: dict[str, Any]) -> str:
@@ -233,6 +243,7 @@ def gpu_line(found: dict[str, Any]) -> str:
     return (
         f"GPU: {cards}; TensorFlow is built for CUDA {found['cuda']} and cuDNN {found['cudnn']}; a convolution of 64 "
         f"images {plain:.1f} ms, with XLA {compiled:.1f} ms after {found['xla_seconds']:.1f} s of compilation"
+        f"{_loaded(found)}"
     )
 
 
@@ -262,7 +273,17 @@ def _compute_on_gpus() -> dict[str, Any]:
         except Exception as error:
             # Any failure is a result of the check.
             found[f"{name}_error"] = typed_line(error, 200)
-    return found
+    return found | {"loaded_cudnn": loaded_cudnn()}
+
+
+def loaded_cudnn(process: str = f"{PROCESSES}/self") -> tuple[str, str] | None:
+    """Version and path of cuDNN in this process; None without it. It need not be pip's, see LD_LIBRARY_PATH."""
+    with suppress(OSError):
+        if found := _CUDNN.search(Path(process, "maps").read_text(encoding="utf-8", errors="surrogateescape")):
+            # Since cuDNN 9; version 8 has 1,000 for a major version.
+            version = ctypes.CDLL(found[1]).cudnnGetVersion()
+            return f"{version // 10_000}.{version // 100 % 100}.{version % 100}", found[1]
+    return None
 
 
 def _seconds(graph: Any) -> float:

@@ -1,7 +1,10 @@
 """`tributary doctor`: what it finds on this machine and in the reports of others, and what a run is refused for."""
 
+import ctypes
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from namesakes import write_namesakes
 
 from launch import machine
 from launch.cli import main
-from launch.doctor import check_reports, find, quick_probe, reference
+from launch.doctor import check_reports, find, gpu_line, gpu_shortages, loaded_cudnn, probe_gpus, quick_probe, reference
 from shared.errors import ConfigurationError
 
 
@@ -52,6 +55,50 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
+    ("ended", "error"),
+    [
+        (subprocess.TimeoutExpired("python", 300), "TensorFlow did not finish a convolution in 300 s"),
+        (subprocess.CompletedProcess([], 1, "", "W: a warning\nImportError: no module\n"), "ImportError: no module"),
+        (subprocess.CompletedProcess([], -9, "", ""), "its process ended with -9"),
+    ],
+)
+def test_a_gpu_that_ends_the_process_is_a_finding(
+    ended: Exception | subprocess.CompletedProcess, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess:
+        if command[0] == "nvidia-smi":
+            return subprocess.CompletedProcess(command, 0, "NVIDIA H100, 580.1, 81559 MiB\n", "")
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+    monkeypatch.setenv(machine.PRETENDED_GPUS, "1")
+    monkeypatch.setattr(subprocess, "run", run)
+    found = probe_gpus()
+    assert found is not None
+    assert found["cards"] == ["NVIDIA H100, 580.1, 81559 MiB"]
+    ((cause, _),) = gpu_shortages(found)
+    assert cause == f"the GPU does not compute: {error}"
+
+
+def test_cudnn_is_named_by_its_version_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LD_LIBRARY_PATH may have led to another one than pip's."""
+    assert loaded_cudnn(str(tmp_path)) is None
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/libm.so.6\n7f02-7f03 rw-p 00000000 00:00 0\n")
+    assert loaded_cudnn(str(tmp_path)) is None
+    beside = "7f04-7f05 r-xp 00000000 08:01 43   /opt/cuda/lib/libcudnn_ops.so.9\n"
+    maps.write_text(f"{maps.read_text()}{beside}{beside.replace('_ops', '')}")
+    loaded = {"/opt/cuda/lib/libcudnn.so.9": SimpleNamespace(cudnnGetVersion=lambda: 90_501)}
+    monkeypatch.setattr(ctypes, "CDLL", loaded.__getitem__)
+    found = loaded_cudnn(str(tmp_path))
+    assert found == ("9.5.1", "/opt/cuda/lib/libcudnn.so.9")
+    computed = {"cards": ["H100"], "cuda": "12.5.1", "cudnn": "9", "xla_seconds": 1.0, "loaded_cudnn": found}
+    computed |= {"convolution_milliseconds": 1.0, "xla_milliseconds": 1.0}
+    assert "; loaded is cuDNN 9.5.1 from /opt/cuda/lib/libcudnn.so.9" in gpu_line(computed)
+
+
+@pytest.mark.parametrize(
     ("wrong", "cause", "advice"),
     [
         ({"python": "3.10.4"}, "Python 3.10.4 is too old", "install Python 3.11"),
@@ -63,6 +110,7 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
         ({"gpu": GPU | {"devices": 0}}, "TensorFlow finds no GPU: it cannot load libcudnn.so.9", "tributary-rl[gpu]"),
         ({"gpu": GPU | {"error": "killed"}}, "the GPU does not compute: killed", "LD_LIBRARY_PATH=/usr/cuda is"),
         ({"gpu": GPU | {"xla_error": "DNN library"}}, "with XLA fails on the GPU: DNN library", "docs/gpu.md"),
+        ({"gpu": GPU | {"xla_error": "x", "loaded_cudnn": ("9.5.1", "/a.so")}}, "x; loaded is cuDNN 9.5.1 from /a", ""),
         ({"error": "shared cannot be imported there", "advice": "copy"}, "cannot be imported", "copy"),
     ],
 )
