@@ -162,12 +162,14 @@ def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
 
     It is an upper bound for a run that ends at a return.
     """
-    if not progress.frames:
-        return "left", duration(None)
+    label = "left at most" if config.stop_at_return is not None else "left"
+    # The first calls are slow: the first line of a minute of CartPole had six hours.
+    if not progress.frames or progress.elapsed_seconds < _EXPECTATION_SECONDS:
+        return label, duration(None)
     left = (config.total_frames - progress.frames) * progress.elapsed_seconds / progress.frames
     if config.stop_after_seconds is not None:
         left = min(left, config.stop_after_seconds - progress.elapsed_seconds)
-    return "left at most" if config.stop_at_return is not None else "left", duration(max(0.0, left))
+    return label, duration(max(0.0, left))
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
