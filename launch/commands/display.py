@@ -177,8 +177,11 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
     left, rate = usual - progress.agent_steps, progress.agent_steps_per_second
     if left <= 0 or not rate:
         return None
+    takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
+    if usual * config.environment.frame_skip > config.total_frames:
+        return f"{takes}, and --total-frames {config.total_frames} ends the run before"
     return (
-        f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps: at {rate:,.0f} a second it is "
+        f"{takes}: at {rate:,.0f} a second it is "
         f"reached in about {duration(left / rate)}; seeds differ by a factor of two"
     )
 

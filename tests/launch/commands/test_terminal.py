@@ -18,7 +18,7 @@ from waiting import UNTIL_FRAMES
 from watched_processes import rows
 
 from launch.cli import main
-from launch.commands.display import Display, progress_line, progress_table, summary_lines
+from launch.commands.display import Display, expectation_line, progress_line, progress_table, summary_lines
 from launch.presets import PRESETS
 from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
@@ -188,6 +188,13 @@ def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> N
     assert progress_line(slow, config).endswith(" 0:30:00")
     # Nor do the first calls give one, as slow as they are.
     assert progress_line(replace(slow, elapsed_seconds=2.0, frames=241), config).endswith(" -")
+
+
+def test_a_run_that_is_too_short_for_its_return_says_so(cartpole: RunConfig) -> None:
+    now = Progress(agent_steps=1_000, agent_steps_per_second=500.0)
+    for frames, words in ((10_000, ", and --total-frames 10000 ends the run"), (11_000, ": at 500 a second it is")):
+        line = expectation_line(11_000, now, replace(cartpole, stop_at_return=475.0, total_frames=frames))
+        assert f"a return of 475 usually takes 11,000 agent steps{words}" in str(line)
 
 
 @pytest.mark.parametrize(
