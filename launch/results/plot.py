@@ -109,7 +109,7 @@ def plot(arguments: PlotArguments) -> None:
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
-    """The run folders among `paths` and directly below them."""
+    """The run folders among `paths` and directly below them, each of them once."""
     if not paths:
         raise ConfigurationError("RUN: is missing; name at least one run folder, or latest")
     found: list[Path] = []
@@ -118,7 +118,11 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
         if not inside:
             raise setting_error("run", path, "is not the folder of a run, and holds none")
         found += inside
-    return found
+    # By a folder of runs and by a path of its own, a run would count twice.
+    once: dict[Path, Path] = {}
+    for path in found:
+        once.setdefault(path.resolve(), path)
+    return list(once.values())
 
 
 def read_each(paths: Sequence[Path], read: Callable[[Path], _Read]) -> list[_Read]:

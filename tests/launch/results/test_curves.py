@@ -137,6 +137,10 @@ def test_runs_of_one_seed_are_not_counted_as_seeds(tmp_path: Path, capsys: pytes
     assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
     assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end 1.0 (seed 1), 1.0 (seed 1), 1.0" in capsys.readouterr().out
     assert "3 runs of 2 seeds" in (tmp_path / "report.html").read_text()
+    # The same run twice is one.
+    output = f"--output={tmp_path / 'twice.svg'}"
+    assert main(["plot", str(tmp_path / "a" / ".." / "b"), str(tmp_path), output]) == 0
+    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end" in capsys.readouterr().out
 
 
 def test_legends_cover_no_curves() -> None:
