@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Saved,
         Started,
         Stopped,
-        Weights,
     )
     from launch.run.folder import WeightsName
     from shared.errors import ConfigurationError, TrainingFailedError
@@ -54,7 +53,6 @@ __all__ = [
     "Started",
     "Stopped",
     "TrainingFailedError",
-    "Weights",
     "evaluate",
     "load",
     "register_explorer",
@@ -183,8 +181,8 @@ def train(
         start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
         on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
         on_event: called with each event of the run (`Started`, `Message`, `Preparing`, `Progressed`, `Episodes`, `Row`,
-            `Evaluated`, `Saved`, `Weights`, `Stopped`) and the handle that `start` returns. When it returns False, the
-            run is stopped. `Weights` come after `request_weights` of the handle.
+            `Evaluated`, `Saved`, `Stopped`) and the handle that `start` returns. When it returns False, the run is
+            stopped.
         progress: print the run's lines. None: `train` does, and `start` does not.
         trust_imports: import the modules that the settings of an earlier run name, and run their code.
 

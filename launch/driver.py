@@ -1,6 +1,6 @@
 """`train` in a driver process of its own, for programs whose TensorFlow, Ray and signal handlers stay untouched.
 
-Both processes exchange messages over one connection, in MessagePack: the call, and requests to stop or for weights, go
+Both processes exchange messages over one connection, in MessagePack: the call, and requests to stop, go
 to the child; events and the outcome come back. The child inherits the connection as `python -m launch.driver
 DESCRIPTOR`. The child's output is not read.
 """
@@ -46,7 +46,6 @@ class _Request(msgspec.Struct, frozen=True):
 
     finish: str | None = None
     at_once: bool = False
-    weights: bool = False
     numbers: dict[str, float] = {}
 
 
@@ -124,10 +123,9 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> "_O
     sent = _Request()
     while True:
         try:
-            weights, stop.weights = stop.weights, False
-            request = _Request(stop.reason if stop.requested else None, stop.at_once, weights, take_all(stop.numbers))
+            request = _Request(stop.reason if stop.requested else None, stop.at_once, take_all(stop.numbers))
             # The same number may come again.
-            if request != sent or request.weights or request.numbers:
+            if request != sent or request.numbers:
                 _send(connection, msgspec.msgpack.encode(request))
                 sent = request
             try:
@@ -210,7 +208,6 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
     try:
         while True:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=_Request)
-            interrupts.weights |= request.weights
             interrupts.numbers.append(request.numbers)
             if request.finish is not None:
                 interrupts.request(request.finish)

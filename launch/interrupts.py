@@ -24,13 +24,12 @@ class StopRequest:
         requested: finish the rollouts under way, save and end.
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
-        weights: send the present weights as an event, and go on.
         numbers: of the caller by name, for the next row of the run. Any thread may append some.
         reason: the origin of the request, for its message; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
-        self.requested = self.interrupted = self.at_once = self.weights = False
+        self.requested = self.interrupted = self.at_once = False
         self.reason = ""
         self.numbers: deque[Mapping[str, float]] = deque()
 

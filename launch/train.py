@@ -95,7 +95,7 @@ def train(
         preset: name of the preset that the settings started from.
         resume: continue the run in `folder`. A run that has reached a limit of `config` is not trained further.
         start_from: folder of a run whose best weights the new run starts with.
-        stop: by which another thread or a signal handler stops the run, or requests its weights.
+        stop: by which another thread or a signal handler stops the run.
 
     Raises:
         ConfigurationError: the run cannot start. No new folder is left behind, and an old one keeps all but its
@@ -370,14 +370,13 @@ def _start(run: _Run, budget: ThreadBudget) -> None:
 def _watch(
     listener: _Listener,
     wait: Callable[[], dict[str, Any] | None],
-    view: Callable[[bool, dict[str, float]], View],
+    view: Callable[[dict[str, float]], View],
     interrupt: Callable[[], None],
 ) -> dict[str, Any]:
     """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
-        weights, listener.stop.weights = listener.stop.weights, False
-        seen = view(weights, take_all(listener.stop.numbers))
+        seen = view(take_all(listener.stop.numbers))
         listener.progressed |= seen.progress.agent_steps_per_second > 0
         for event in seen.events:
             listener(event)

@@ -60,7 +60,7 @@ _MOST_RESTARTS = 3
 Summary = dict[str, Any]
 # Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
 # and returns the summary as soon as `wait` does.
-Watch = Callable[[Callable[[], Summary | None], Callable[[bool, dict[str, float]], View], Callable[[], None]], Summary]
+Watch = Callable[[Callable[[], Summary | None], Callable[[dict[str, float]], View], Callable[[], None]], Summary]
 
 
 class SentFolder(NamedTuple):
@@ -137,8 +137,8 @@ class LearnerProcess:
     def run(self) -> Summary:
         return self._session.result().run()
 
-    def view(self, weights: bool, numbers: Mapping[str, float]) -> View:
-        return self._session.result().view(weights, numbers)
+    def view(self, numbers: Mapping[str, float]) -> View:
+        return self._session.result().view(numbers)
 
     def interrupt(self) -> None:
         self._session.result().interrupt()
@@ -247,7 +247,7 @@ class RemoteLearner:
         self._say, self._copy_fails = say, False
         # The call whose result the next view is, and the last progress.
         self._next_view: Any = None
-        self._weights_requested, self._numbers = False, dict[str, float]()
+        self._numbers = dict[str, float]()
         self._progress: Progress | None = None
 
     @property
@@ -314,17 +314,16 @@ class RemoteLearner:
         if failed_before and not self._copy_fails:
             self._say(f"the copy of the run in {self._folder} is up to date again")
 
-    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
+    def view(self, numbers: Mapping[str, float]) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start.
 
         Raises:
             TrainingFailedError: it will not, because Ray's process of this machine, on which the run is alone, died.
         """
-        self._weights_requested |= weights
-        self._numbers |= numbers or {}
+        self._numbers |= numbers
         if self._next_view is None:
-            self._next_view = self._process.view.remote(self._weights_requested, self._numbers)
-            self._weights_requested, self._numbers = False, {}
+            self._next_view = self._process.view.remote(self._numbers)
+            self._numbers = {}
         if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
             # Ray would wait for another machine for ever.
             if self._alone and not self.ready and not cluster_nodes():

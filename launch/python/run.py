@@ -207,10 +207,6 @@ class Training:
         """Make the run finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
         self._stop.request("stop()")
 
-    def request_weights(self) -> None:
-        """Request the event `Weights`, which `on_event` gets within about a second of training. Returns at once."""
-        self._stop.weights = True
-
     def record(self, numbers: Mapping[str, float]) -> None:
         """Add these numbers to the next row of the run, to TensorBoard and W&B, as own/NAME. Returns at once."""
         self._stop.numbers.append({str(name): float(value) for name, value in numbers.items()})

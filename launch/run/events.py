@@ -4,15 +4,12 @@ A run is Started, then sends Progressed about once a second and the other events
 Preparing and Messages may come before Started.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from shared.config import RunConfig
-from shared.types import Float32Array
 
 
 @dataclass(frozen=True)
@@ -116,23 +113,6 @@ class Saved(msgspec.Struct, frozen=True, tag=True):
     update: int
 
 
-class Weights(msgspec.Struct, frozen=True, tag=True):
-    """The weights after `update` updates, which the caller has requested by `StopRequest.weights`."""
-
-    update: int
-    frames: int
-    shapes: dict[str, tuple[int, ...]]
-    parameters: bytes
-
-    @property
-    def arrays(self) -> dict[str, Float32Array]:
-        """Each weight float32, read-only, by its name in a checkpoint."""
-        flat, found = np.frombuffer(self.parameters, np.float32), {}
-        for name, shape in self.shapes.items():
-            found[name], flat = flat[: math.prod(shape)].reshape(shape), flat[math.prod(shape) :]
-        return found
-
-
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The run has ended and is saved. `summary` is the content of summary.json, with the run's `status`."""
 
@@ -140,9 +120,9 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     summary: dict[str, Any]
 
 
-SessionEvent = Message | Preparing | Episodes | Row | Evaluated | Saved | Weights
+SessionEvent = Message | Preparing | Episodes | Row | Evaluated | Saved
 """Events that the training loop itself sends."""
-Event = Started | Message | Preparing | Progressed | Episodes | Row | Evaluated | Saved | Weights | Stopped
+Event = Started | Message | Preparing | Progressed | Episodes | Row | Evaluated | Saved | Stopped
 
 
 class View(NamedTuple):

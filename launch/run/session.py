@@ -26,7 +26,7 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceWriter, trace_event
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
-from launch.run.events import Evaluated, Preparing, Saved, View, Weights
+from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
 from launch.run.saving import TRAINING, BestWeights, RemoteCopy
@@ -132,7 +132,7 @@ class TrainingSession:
         checkpoint = Timer(self._save, every.every_seconds, every.every_frames, at_multiples=True)
         self._timers = (checkpoint, *self.metrics.timers)
         self._status: Status = "running"
-        self._interrupted = self._weights_requested = False
+        self._interrupted = False
         self._dropped_reports: Counter[str] = Counter()
         # Subjects of `_log_once`. A resumed run may have logged this one before.
         self._logged = {"non-finite return"} if self.learner.account.non_finite_returns else set[str]()
@@ -211,13 +211,8 @@ class TrainingSession:
         """Let the run stop at its next check, and save."""
         self._interrupted = True
 
-    def view(self, weights: bool = False, numbers: Mapping[str, float] | None = None) -> View:
-        """The present progress, and the events since the last view. With `weights` a later one has the weights.
-
-        `numbers` are the caller's own, for the next row.
-        """
-        if weights:
-            self._weights_requested = True
+    def view(self, numbers: Mapping[str, float]) -> View:
+        """The present progress, and the events since the last view. `numbers` are the caller's, for the next row."""
         if numbers:
             self.metrics.own.append(numbers)
         return View(self.metrics.latest, self.messages.take())
@@ -262,8 +257,6 @@ class TrainingSession:
                 self.evaluations.request_if_due(self._point(), self.coordinator.evaluate)
             for timer in self._timers:
                 timer.tick(self._now)
-            if self._weights_requested:
-                self._send_weights()
             self._stop_if_due()
             if self._ends_at_once():
                 break
@@ -272,12 +265,6 @@ class TrainingSession:
             self.trace.close()
         if self._status == "running" and self.config.replay_arrivals is not None:
             self._status = "trace_replayed"
-
-    def _send_weights(self) -> None:
-        self._weights_requested = False
-        snapshot, layout = self.learner.snapshot(), self.learner.layout
-        shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        self.messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
 
     def _record(self, event: Event | None) -> None:
         if self.trace is None:

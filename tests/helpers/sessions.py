@@ -58,7 +58,7 @@ def train_inline(config: RunConfig, until: Callable[[Learner], bool], actors: in
 def messages_of(run: TrainingSession) -> list[str]:
     """The messages since the last view, without those of the start."""
     start = ("learner: ready", "actors: all are at work", "start-up: ")
-    messages = [event.text for event in run.view().events if isinstance(event, Message)]
+    messages = [event.text for event in run.view({}).events if isinstance(event, Message)]
     return [message for message in messages if not message.startswith(start)]
 
 

@@ -111,7 +111,7 @@ def run(
             return learner
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
-            view()
+            view({})
             if interrupt or wait() is None:
                 stop.requested = True
                 pass_on()
@@ -196,11 +196,11 @@ def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, tmp_path: 
     process = FakeLearner()
     process.responds = False
     alone, on_cluster = (RemoteLearner(process, tmp_path, print, alone=alone) for alone in (True, False))
-    alone.view()
+    alone.view({})
     fake_ray.nodes = []
-    on_cluster.view()
+    on_cluster.view({})
     with pytest.raises(TrainingFailedError, match="the raylet, has died"):
-        alone.view()
+        alone.view({})
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -212,7 +212,7 @@ def test_a_second_ctrl_c_before_the_learner_is_ready_leaves_nothing(
     process.responds = ready
 
     def watch(_wait: Callable, view: Callable, _pass_on: Callable) -> Any:
-        view()
+        view({})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(learner_process, "start_learner", lambda _: process)
@@ -241,7 +241,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     monkeypatch.setattr("launch.run.session.TrainingSession", session)
     spec = environment_spec(cartpole.environment)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, 0.0))
-    for call in (learner.run, lambda: learner.view(False, {}), learner.interrupt):
+    for call in (learner.run, lambda: learner.view({}), learner.interrupt):
         with pytest.raises(OSError, match="the event trace"):
             call()
     assert ended == ["actors"]
@@ -251,16 +251,16 @@ def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path
     process = FakeLearner(agent_steps=3)
     process.responds = False
     learner = RemoteLearner(process, tmp_path, print)
-    assert learner.view() == View(Progress(), [])
+    assert learner.view({}) == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
     assert fake_ray.killed == [process]
     process.responds = True
     # The call that is under way was made without the request: the next one has it.
-    assert learner.view(True) == learner.view(numbers={"a": 1.0}) == process.seen
-    assert process.viewed == [(False, {}), (True, {"a": 1.0})]
+    assert learner.view({"b": 2.0}) == learner.view({"a": 1.0}) == process.seen
+    assert process.viewed == [({},), ({"a": 1.0, "b": 2.0},)]
     process.responds = False
-    assert learner.view() == View(process.seen.progress, [])
+    assert learner.view({}) == View(process.seen.progress, [])
     learner.interrupt()
     assert len(fake_ray.killed) == 1
 

@@ -108,7 +108,7 @@ def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp
     )
     run = session(config, tmp_path)
     run.run()
-    events = [event for event in run.view().events if isinstance(event, Saved | Row)]
+    events = [event for event in run.view({}).events if isinstance(event, Saved | Row)]
     frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
     reached = -1
     for event in events:

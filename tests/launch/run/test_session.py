@@ -161,7 +161,7 @@ def test_a_full_disk_costs_checkpoints(cartpole: RunConfig, tmp_path: Path, monk
         run = session(config, tmp_path)
         # All but the last are warnings: what was learned since is lost.
         assert run.run()["status"] == "failed"
-    events = run.view().events
+    events = run.view({}).events
     assert [event.update for event in events if isinstance(event, Saved)] == tried[:2]
     warnings = [event for event in events if isinstance(event, Message) and event.text.startswith("warning: ")]
     assert len(warnings) == len(tried) - 3 > 1
