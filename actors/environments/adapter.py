@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments.pictures import Frames
 from actors.environments.spaces import Observations
 from shared.config import EnvironmentConfig
 from shared.types import ActionSpec, ObservationParts
@@ -114,10 +113,6 @@ class Adapter(ABC):
     @abstractmethod
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         """One copy with the observations of `make_vector`, in the interface of `gymnasium.make`, without autoreset."""
-
-    @abstractmethod
-    def frames(self) -> Frames | None:
-        """The way from the images of `gymnasium.make` to those of `make_vector`; None without images."""
 
     @abstractmethod
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:

@@ -14,7 +14,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import HumanRendering
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
-from actors.environments.pictures import Frames, grey
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec
@@ -99,18 +98,6 @@ class AtariAdapter(Adapter):
             return HumanRendering(AtariEnvironment(self._config, "rgb_array"))
         return AtariEnvironment(self._config, render_mode)
 
-    def frames(self) -> Frames:
-        size = self._config.screen_size
-        assert size is not None, "see check"
-        rows, columns = _area_weights(_SCREEN_HEIGHT, size), _area_weights(_SCREEN_WIDTH, size).T
-
-        def turned(image: ByteArray) -> ByteArray:
-            return np.rint(rows @ grey(image) @ columns).astype(np.uint8)
-
-        screen = Box(0, 255, (_SCREEN_HEIGHT, _SCREEN_WIDTH, 3), np.uint8)
-        # ale-py starts an episode with black frames before the first one.
-        return Frames(screen, turned, self._config.frame_stack, repeats_first=False)
-
     def _make(self, count: int, threads: int, **picture: Any) -> gymnasium.vector.VectorEnv:
         # Not in `check` only: no caller plays another game in silence.
         config, spec = self._config, self._playable_spec()
@@ -182,13 +169,6 @@ class AtariAdapter(Adapter):
             "frame_stack": config.frame_stack,
             "screen_size": config.screen_size,
         }
-
-
-def _area_weights(pixels: int, size: int) -> npt.NDArray[np.float64]:
-    """Weights [size, pixels] of averages over the area of each new pixel, as ale-py resizes its frames."""
-    ends = np.linspace(0.0, pixels, size + 1)[:, None]
-    covered = np.clip(ends, np.arange(pixels), np.arange(1, pixels + 1))
-    return np.diff(covered, axis=0) * size / pixels
 
 
 class AtariEnvironment(gymnasium.Env):

@@ -25,7 +25,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.border import Border, CopyInProcess
-from actors.environments.pictures import Frames, Pictures, has_pictures
+from actors.environments.pictures import Pictures, has_pictures
 from actors.environments.spaces import Actions, Observations
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
@@ -88,11 +88,6 @@ class GymnasiumAdapter(Adapter):
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         return make_env(self._config, render_mode, with_info=True)
-
-    def frames(self) -> Frames | None:
-        environment = self.make_single()
-        environment.close()
-        return environment.frames if isinstance(environment, Pictures) else None
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:  # noqa: ARG002
         return self._spec

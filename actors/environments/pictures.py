@@ -1,8 +1,8 @@
 """Images of any environment in the form of networks: resized, greyscale, and the newest ones stacked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -39,7 +39,7 @@ def _has_bytes(space: gymnasium.Space) -> bool:
 
 
 class Stack(Box):
-    """The space of images of the shape `source` after `Frames`: uint8 [stack, height, width, channels]."""
+    """The space of images of the shape `source` after `Pictures`: uint8 [stack, height, width, channels]."""
 
     def __init__(self, shape: tuple[int, ...], source: tuple[int, ...]) -> None:
         super().__init__(0, 255, shape, np.uint8)
@@ -61,56 +61,6 @@ def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
     return dict(enumerate(space.spaces)) if isinstance(space, Tuple) else {}
 
 
-class Frames(NamedTuple):
-    """The way from single images to observations of networks: each image is turned, and the newest ones are stacked.
-
-    `space` is that of observations with single images, alone or in a Dict or Tuple, whose other parts do not change.
-    `turn` makes uint8 [height, width, channels] of one image. A reset fills the stack with the first image, or, without
-    `repeats_first`, with zeros before it.
-    """
-
-    space: gymnasium.Space
-    turn: Callable[[ByteArray], ByteArray]
-    stack: int
-    repeats_first: bool = True
-
-    def stacked_space(self, space: gymnasium.Space) -> gymnasium.Space:
-        """`space`, or a part of it, after `stacked`."""
-        if isinstance(space, Dict):
-            return Dict({key: self.stacked_space(inner) for key, inner in space.spaces.items()})
-        if isinstance(space, Tuple):
-            return Tuple(tuple(map(self.stacked_space, space.spaces)))
-        if not is_picture(space):
-            return space
-        shape = space.shape or ()
-        return Stack((self.stack, *self.turn(np.zeros(shape, np.uint8)).shape), shape)
-
-    def stacked(self, observation: Any, row: ByteArray | None) -> tuple[Any, ByteArray]:
-        """An observation with stacks in place of images, and the memory for the next call.
-
-        The memory, uint8 [R], has a byte that is 1 within an episode, and the stacks. None, or zeros, at its start.
-        """
-        kept = [np.ones(1, np.uint8)]
-        begin = 1
-
-        def stack(image: Any, space: gymnasium.Space) -> Any:
-            nonlocal begin
-            if not is_picture(space):
-                return image
-            turned = self.turn(image)[None]
-            end = begin + self.stack * turned.size
-            if row is not None and row[0]:
-                before = row[begin:end].reshape(self.stack, *turned.shape[1:])
-            else:
-                before = np.repeat(turned if self.repeats_first else np.zeros_like(turned), self.stack, axis=0)
-            stacks = np.concatenate([before[1:], turned])
-            kept.append(stacks.ravel())
-            begin = end
-            return stacks
-
-        return with_parts(self.space, observation, stack), np.concatenate(kept)
-
-
 def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, gymnasium.Space], Any]) -> Any:
     """An observation with `change(part, its space)` in place of each part. Missing parts stay missing."""
     if isinstance(space, Dict) and isinstance(observation, Mapping):
@@ -122,26 +72,49 @@ def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, 
 
 
 class Pictures(gymnasium.Wrapper):
-    """Makes all images in observations uint8 [stack, height, width, channels], by `frames`.
+    """Makes all images in observations uint8 [stack, height, width, channels], of which the newest is the last.
 
     `size` is the side in pixels; None keeps the size. A reset fills the stack with the first image.
     """
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
         super().__init__(environment)
-        space = environment.observation_space
-        self.frames = Frames(space, partial(_turned, size=size, greyscale=greyscale), stack)
-        self.observation_space = self.frames.stacked_space(space)
+        self._turn, self._stack = partial(_turned, size=size, greyscale=greyscale), stack
+        self.observation_space = self._stacked_space(environment.observation_space)
+        # Of each image in an observation, in their order.
+        self._stacks: list[ByteArray] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        observation, self._row = self.frames.stacked(observation, None)
-        return observation, info
+        return self._stacked(observation, None), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        observation, self._row = self.frames.stacked(observation, self._row)
-        return observation, reward, terminated, truncated, info
+        return self._stacked(observation, iter(self._stacks)), reward, terminated, truncated, info
+
+    def _stacked_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        if isinstance(space, Dict):
+            return Dict({key: self._stacked_space(inner) for key, inner in space.spaces.items()})
+        if isinstance(space, Tuple):
+            return Tuple(tuple(map(self._stacked_space, space.spaces)))
+        if not is_picture(space):
+            return space
+        shape = space.shape or ()
+        return Stack((self._stack, *self._turn(np.zeros(shape, np.uint8)).shape), shape)
+
+    def _stacked(self, observation: Any, before: Iterator[ByteArray] | None) -> Any:
+        """The observation with stacks in place of images, which continue the stacks `before`."""
+        self._stacks = []
+
+        def stacked(image: Any, space: gymnasium.Space) -> Any:
+            if not is_picture(space):
+                return image
+            newest = self._turn(image)[None]
+            earlier = np.repeat(newest, self._stack, axis=0) if before is None else next(before)
+            self._stacks.append(np.concatenate([earlier[1:], newest]))
+            return self._stacks[-1]
+
+        return with_parts(self.env.observation_space, observation, stacked)
 
 
 def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> ByteArray:

@@ -13,8 +13,7 @@ from gymnasium.spaces import Box, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack, with_parts
-from actors.environments.spaces import found_at
+from actors.environments.pictures import is_stack, with_parts
 from actors.environments.values import as_array, as_mask, observation_check
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.lookup import run_path
@@ -60,12 +59,11 @@ class Agent:
         """Choose an action for one observation, or for each of a batch.
 
         Args:
-            observation: one, or a batch [B, …], of `gymnasium.make`, of `environment`, or as the network takes it. Any
-                array-like whose values fit the dtype; for a Dict space a dictionary of these. Single images of
-                `gymnasium.make` are resized, turned grey and stacked as in training, with the stack in the state.
-                Stacked ones are [B, height, width, stack] or [B, stack, height, width].
-            state: the state that the last call returned; None at the start of episodes. [B, …] each: the memory of
-                recurrent networks, then the stacks of single images. Set the rows of an episode that ends to 0.
+            observation: one, or a batch [B, …], of `environment`, or as the network takes it. Any array-like whose
+                values fit the dtype; for a Dict space a dictionary of these. Images are stacked, [B, height, width,
+                stack] or [B, stack, height, width].
+            state: the state that the last call returned; None at the start of episodes. The memory of recurrent
+                networks, [B, units] each; () without one. Set the rows of an episode that ends to 0.
             deterministic: return the best action of the policy, without sampling.
             mask: for runs with `environment.action_mask`: truth values or 0 and 1 for each action, [A], or [B, A] for a
                 batch; for several choices side by side, or a tuple of one array for each. None: the part of a Dict
@@ -80,23 +78,21 @@ class Agent:
                 and observations differ, or the state is of another agent. A mask is missing, has another shape or kind,
                 or allows no action.
         """
-        memories = len(self._policies[1].network.state_units)
-        stacks_before = None if state is None else state[memories:]
-        observations, one, stacks = self._environment.batch(observation, stacks_before, mask)
-        count = len(observations)
-        if state is not None and len(state) != memories + len(stacks):
-            raise ValueError(f"a state of {len(state)} arrays, and this agent's has {memories + len(stacks)}")
+        observations, one = self._environment.batch(observation, mask)
+        count, parts = len(observations), len(self._policies[1].network.state_units)
+        if state is not None and len(state) != parts:
+            raise ValueError(f"a state of {len(state)} arrays, and this agent's has {parts}")
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)
-        before = policy.first_state(count) if state is None else state[:memories]
+        before = policy.first_state(count) if state is None else state
         if any(len(part) != count for part in before):
             raise ValueError(f"a state of {len(before[0])} for {count} observations")
         if size > count:
             observations, before = _padded(observations, size), tuple(_padded(part, size) for part in before)
         acted = (policy.greedy if deterministic else policy.act)(observations, before)
         actions = self._environment.adapter.actions(acted.actions[:count])
-        return (actions[0] if one else actions), (*(part[:count] for part in acted.state), *stacks)
+        return (actions[0] if one else actions), tuple(part[:count] for part in acted.state)
 
     def environment(self, render_mode: str | None = None) -> gymnasium.Env:
         """The environment as the agent saw it in training: its wrappers, repeated actions, no-ops and stacked images.
@@ -139,14 +135,10 @@ def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 class Batch(NamedTuple):
-    """Observations [B, *row_shape] in the dtype of a spec; `one`: a single observation was given.
-
-    `stacks` has the memory of `Frames.stacked`, uint8 [B, R], if single images were given.
-    """
+    """Observations [B, *row_shape] in the dtype of a spec; `one`: a single observation was given."""
 
     observations: npt.NDArray[np.generic]
     one: bool
-    stacks: State = ()
 
 
 class EnvironmentSide:
@@ -161,14 +153,10 @@ class EnvironmentSide:
         space = vector.single_observation_space
         self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
         vector.close()
-        self._frames = self.adapter.frames()
 
-    def batch(self, observation: Any, stacks: State | None = None, mask: Any = None) -> Batch:
-        """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it.
-
-        `stacks`: of the last call, if single images are given.
-        """
-        batch = self._batch(observation, stacks)
+    def batch(self, observation: Any, mask: Any = None) -> Batch:
+        """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it."""
+        batch = self._batch(observation)
         if not self._spec.masked:
             if mask is not None:
                 raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
@@ -182,10 +170,8 @@ class EnvironmentSide:
         batch.observations[:, -actions.size :] = as_mask("the mask", mask, actions, shape)
         return batch
 
-    def _batch(self, observation: Any, stacks: State | None) -> Batch:
-        """As `batch`, without masks."""
-        if self._frames is not None and (stacks or self._has_single_images(self._frames, observation)):
-            return self._stacked(self._frames, observation, stacks)
+    def _batch(self, observation: Any) -> Batch:
+        """As `batch`, where masks are still to be written."""
         shape = self._space.shape
         of_environment = shape is None or np.shape(observation)[np.ndim(observation) - len(shape) :] == shape
         if isinstance(self._space, Box) and (shape == self._spec.observation_shape or not of_environment):
@@ -193,33 +179,13 @@ class EnvironmentSide:
         items, one = self._items(self._space, observation)
         return Batch(self._converted(items), one)
 
-    def _has_single_images(self, frames: Frames, observation: Any) -> bool:
-        """True if images have the shape of single ones. A batch that looks like one stack counts as a stack."""
-        path = next(path for path, part in _leaves(frames.space) if is_picture(part))
-        image, stack = (found_at(path, space).shape for space in (frames.space, frames.stacked_space(frames.space)))
-        try:
-            shape = np.shape(found_at(path, observation))
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
-        return image in (shape, shape[1:]) and stack not in (shape, shape[1:])
-
-    def _stacked(self, frames: Frames, observation: Any, stacks: State | None) -> Batch:
-        items, one = self._items(frames.space, observation)
-        rows: Any = stacks[0] if stacks else [None] * len(items)
-        if len(rows) != len(items):
-            raise ValueError(f"a state of {len(rows)} for {len(items)} observations")
-        pairs = [frames.stacked(item, row) for item, row in zip(items, rows, strict=True)]
-        # A stack of one image needs no memory.
-        kept = (np.stack([row for _, row in pairs]),) if frames.stack > 1 else ()
-        return Batch(self._converted([item for item, _ in pairs]), one, kept)
-
     def _as_networks_take_it(self, observation: Any) -> Batch:
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
         one = np.ndim(observation) == len(shape)
         # Without observations there is no batch.
         batch_shape = (max(1, len(observation)) if np.ndim(observation) else 1, *shape)
-        frame = "" if self._frames is None else f", one image {self._frames.space.shape}"
-        expected = f"{dtype} {list(shape)}{frame} or a batch"
+        made = ", as agent.environment() gives it," if self._spec.images else ""
+        expected = f"{dtype} {list(shape)}{made} or a batch"
         rows = as_array(f"the observation of {self._id}", observation, dtype, shape if one else batch_shape, expected)
         rows = np.ascontiguousarray(rows).reshape(-1, *shape)
         if self._spec.masked:
@@ -252,12 +218,6 @@ class EnvironmentSide:
         parts = concatenate(self._space, items, empty)
         to = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
         return self.adapter.observations((parts, 0) if self._spec.masked else parts, to)
-
-
-def _leaves(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:
-    """The paths and spaces of the parts of an observation."""
-    inner = inner_spaces(space)
-    return [leaf for key, part in inner.items() for leaf in _leaves(part, (*path, key))] if inner else [(path, space)]
 
 
 def _item(space: gymnasium.Space, batch: Any, i: int) -> Any:

@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import sides
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
 from untrained_runs import policy_of, untrained
@@ -19,7 +17,6 @@ import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.python.agent import EnvironmentSide
-from launch.run.lookup import run_path
 
 WITHOUT_RAY = """
 import sys
@@ -89,7 +86,9 @@ def test_images_may_be_of_any_dtype_and_have_their_channels_first() -> None:
         np.testing.assert_array_equal(agent.act(images, deterministic=True)[0], expected)
     assert agent.act(seen[0])[0] in range(6)
     for wrong in (seen / 255.0, seen.astype(np.int16) - 1):
-        with pytest.raises(ValueError, match=r"with .*, where uint8 \[84, 84, 4\], one image .* or a batch is"):
+        with pytest.raises(
+            ValueError, match=r"with .*, where uint8 \[84, 84, 4\], as agent.environment\(\) gives it, or a batch is"
+        ):
             agent.act(wrong)
 
 
@@ -177,51 +176,7 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
         gymnasium.registry.pop("Seen-v0")
 
 
-IMAGES = {"environment.id": "Sides-v0", "environment.wrappers": ("sides:Camera",), "environment.imports": ("sides",)}
-
-
-@pytest.mark.parametrize(
-    ("settings", "make"),
-    [
-        (IMAGES, lambda: sides.Camera(gymnasium.make("Sides-v0"))),
-        ({"environment.id": "Sides-v0", "environment.imports": ("sides",)}, lambda: gymnasium.make("Sides-v0")),
-        ({"environment.id": "CarRacing-v3"}, lambda: gymnasium.make("CarRacing-v3")),
-    ],
-    ids=["images", "an image in a Dict", "CarRacing"],
-)
-def test_single_images_become_the_observations_of_training(settings: dict, make: Any, tmp_path: Path) -> None:
-    """As `gymnasium.make` gives them, one by one and in batches, with the stacks in the state."""
-    more = {"environment.frame_skip": 1, "environment.screen_size": 40, "environment.frame_stack": 3}
-    run = untrained(tmp_path / "run", "images", **settings, **more)
-    agent = tributary.load(run, trust_imports=True)
-    as_trained, side = agent.environment(), EnvironmentSide(agent.config.environment, policy_of(run)[1])
-    plain = make()
-    assert as_trained.observation_space.contains(as_trained.reset(seed=3)[0])
-    state = both = None
-    for episode in range(2):
-        seen, _ = as_trained.reset(seed=episode)
-        image, _ = plain.reset(seed=episode)
-        for _ in range(4):
-            expected = side.batch(seen)
-            given = side.batch(image, state)
-            np.testing.assert_array_equal(given.observations, expected.observations)
-            action, state = agent.act(image, state, deterministic=True)
-            np.testing.assert_array_equal(state[0], given.stacks[0])
-            np.testing.assert_array_equal(action, agent.act(seen, deterministic=True)[0])
-            twice = {k: np.stack([v, v]) for k, v in image.items() if k != "word"} if isinstance(image, dict) else 0
-            _, both = agent.act(twice or np.stack([image, image]), both)
-            np.testing.assert_array_equal(both[0], np.repeat(state[0], 2, axis=0))
-            seen = as_trained.step(action)[0]
-            image = plain.step(action)[0]
-        # What a program does for networks with a memory starts a stack anew, too.
-        ended = np.ones(1, bool)
-        state = tuple(part * ~ended[:, None] for part in state)
-        both = tuple(part * ~np.ones(2, bool)[:, None] for part in both)
-    with pytest.raises(ValueError, match="a state of 2 for 1 observations"):
-        agent.act(image, both)
-
-
-def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
+def test_an_atari_game_is_the_one_of_training() -> None:
     agent = tributary.load("zoo:pong")
     training = VectorEnvironment(agent.config.environment, 1)
     game = agent.environment(render_mode="rgb_array")
@@ -238,20 +193,8 @@ def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
     assert game.observation_space.contains(game.reset()[0])
     game.close()
     training.close()
-    # Without no-ops screens are what the agent sees, but for ale-py's maximum over two frames.
-    at_once = replace(agent.config.environment, max_noops=0, fire_on_reset=False)
-    side = EnvironmentSide(at_once, policy_of(run_path("zoo:pong"))[1])
-    still = side.adapter.make_single(None)
-    screens = gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
-    seen, stacks = still.reset(seed=1)[0], None
-    screen = screens.reset(seed=1)[0]
-    for t in range(30):
-        given = side.batch(screen, stacks)
-        stacks = given.stacks
-        assert np.mean(given.observations[0] != seen) <= (0.01 if t else 0.0)
-        seen, screen = still.step(2)[0], screens.step(2)[0]
     with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
-        side.adapter.make_single("ansi")
+        agent.environment("ansi")
 
 
 def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
