@@ -92,23 +92,17 @@ def test_a_stop_before_training_is_no_interrupt_that_nobody_typed(saved: bool, m
 def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, capsys: pytest.CaptureFixture) -> None:
     seen: list[Event | dict[str, Any]] = []
 
-    def callback(event: Event | dict[str, Any], *handle: Training) -> bool:
+    def callback(event: Event | dict[str, Any], *handle: Training) -> Any:
         assert handle == ((under_way,) if name == "on_event" else ())
         seen.append(event)
-        return not isinstance(event, Row | dict)
+        # False of NumPy, as a comparison of its numbers is.
+        return np.float64(len(seen)) < len(kinds)
 
     under_way = make(Run(), **{name: callback})
     under_way.follow()
     under_way.wait()
     assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("name", ["on_row", "on_event"])
-def test_false_of_numpy_is_false(name: str, make: Make) -> None:
-    under_way = make(Run(), **{name: lambda *_: np.float64(1.0) < 0.0})
-    under_way.start()
-    under_way.wait(_DEADLINE_SECONDS)
 
 
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
