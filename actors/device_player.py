@@ -149,7 +149,7 @@ class DevicePlayer:
     def _stacks(
         self, t: tf.Tensor, vector: tf.Tensor, frames: tf.Tensor, restarted: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The stacks of a vector before time `t`, and those with its new `frames`, uint8 [B / 2, height, width, stack].
+        """The stacks of a vector before time `t`, and with its new `frames`, uint8 [B / 2, height, width, stack].
 
         As ale-py's are, they are black before the first frame of an episode, which environments show that `restarted`.
         """

@@ -69,8 +69,7 @@ class Evaluator:
         policy: EvaluationPolicy | None = None,
         on_wait: Callable[[str], object] = lambda _: None,
     ) -> Iterator[EvaluationPart]:
-        """Play all episodes with the weights of `snapshot`, by `policy` or that of the settings, and yield them as they
-        end.
+        """Play all episodes with the weights of `snapshot` and yield them as they end. Default `policy`: the settings'.
 
         `on_wait` is called with a line when no episode has ended for a while: some environments have no end.
         """

@@ -146,9 +146,9 @@ class SingleGradient(Gradients):
 class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
 
-    Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
+    Values and log-probabilities come from acting; returns and advantages are computed once, with the weights that
     acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347, eq.
-    7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
+    7) to the behaviour policy, which corrects for all updates in between, also by other actors.
 
     If the network has a memory, a minibatch consists of random environments with all their times, from the state that
     acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps.
@@ -237,7 +237,7 @@ class Minibatches(Gradients):
         return self._samples(rollout, np.concatenate(left))
 
     def _samples(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
-        """Number of agent steps of a rollout at these indices, without those that are masked."""
+        """Number of unmasked agent steps of a rollout at these indices."""
         mask = rollout.mask if self._policy.network.state_units else rollout.mask.reshape(1, -1)
         return int(mask[:, indices].sum())
 
@@ -294,11 +294,10 @@ class Minibatches(Gradients):
 class WholeRollouts(Minibatches):
     """E gradients of each whole rollout, each with returns and advantages at its own weights.
 
-    For `actor.fresh_gradients` where a rollout is one minibatch. Returns bootstrap from values: with those of acting,
-    what the values have learned would spread by one rollout while all actors play theirs, the slower the more actors
-    there are. The forward pass of the gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990,
-    section 3.5, recompute advantages for each pass over the data). With a memory, the value after the rollout is from
-    the state of acting.
+    For `actor.fresh_gradients` where a rollout is one minibatch. Returns bootstrap from values: values of acting would
+    spread their learning by one rollout while all actors play theirs, the slower the more actors there are. The forward
+    pass of the gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990, section 3.5, recompute
+    advantages for each pass over the data). With a memory, the value after the rollout is from the state of acting.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:

@@ -29,8 +29,8 @@ class Acted(NamedTuple):
     """Result of a policy for a batch of B observations.
 
     `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of the
-    actions; they are None unless rollouts give several gradients, and log π also if π has no density. `state` is that
-    of the network for the next call, float32 [B, U] each, empty without a memory; see `carried`.
+    actions; they are None unless rollouts give several gradients, and log π also if π has no density. `state`: of the
+    network, for the next call, float32 [B, U] each, empty without a memory; see `carried`.
     """
 
     actions: npt.NDArray[np.generic]
@@ -126,7 +126,7 @@ class Policy:
         self._explorations[actor_id] = self._make_explorer(seed=seed).state()
 
     def explore_as(self, actor_id: int) -> None:
-        """Go on with the exploration of an actor, and keep that of the one before. The first actor needs no `add`."""
+        """Go on with the exploration of an actor, and keep the previous actor's. The first actor needs no `add`."""
         if self._explores_as is not None and self._explores_as != actor_id:
             self._explorations[self._explores_as] = self.exploration_state()
             self.restore_exploration(self._explorations.pop(actor_id))

@@ -1,4 +1,4 @@
-"""The command line: `tributary COMMAND`. Each command imports what it needs, so that help comes at once."""
+"""The command line: `tributary COMMAND`. Each command has its own imports, so that help comes at once."""
 
 import importlib
 import signal

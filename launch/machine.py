@@ -39,7 +39,7 @@ _NEEDED_SHARE = 0.75
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
+    """Cores that this process may use: by its affinity, and whole cores of its CPU quota; at least 1."""
     cores: float = len(os.sched_getaffinity(0))
     for group in _control_groups():
         # The files of version 2, and of version 1, whose quota is -1 without a limit.
@@ -87,7 +87,7 @@ def pretended_gpus() -> int:
 
 
 def usable_gpus() -> int:
-    """GPUs of NVIDIA that this process may use: of the device files, those that CUDA_VISIBLE_DEVICES names."""
+    """GPUs of NVIDIA that this process may use: the device files that CUDA_VISIBLE_DEVICES names."""
     if pretended_gpus():
         return pretended_gpus()
     found = len([file for file in Path(DEVICES).glob("nvidia[0-9]*") if file.name[6:].isdecimal()])
@@ -170,7 +170,7 @@ class ThreadBudget:
 def automatic_actors(cores: int) -> int:
     """One actor per core. From four cores on, the learner is busy enough to need a core of its own.
 
-    These are also the cores that GPU actors share.
+    GPU actors share the same cores.
     """
     return max(1, cores - 1 if cores >= 4 else cores)
 

@@ -193,7 +193,8 @@ def _prepare(
 
     started = time.time()
     if resume:
-        # Another process may hold the folder: that is known at once, and what it has not written yet is not missed.
+        # Another process may hold the folder: the lock is known at once, and missing files of that process are not
+        # reported.
         lock_folder(folder.path).close()
     listener.prepare("checking the settings and the environment")
     spec = environment_spec(config.environment, trial=True)
@@ -411,7 +412,7 @@ def _watch(
 
 @contextmanager
 def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
-    """Create the run's folder, or take over that of a resumed run, hold its lock, and describe the run."""
+    """Create the run's folder, or take over the folder of a resumed run, hold its lock, and describe the run."""
     config, first, say = run.config, run.first, run.listener.message
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"

@@ -40,9 +40,9 @@ from shared.types import AggregatedReport, Float32Array, GradientReport, WeightS
 class Outcome(NamedTuple):
     """The effect of a gradient report.
 
-    `dropped` is the reason of a refusal. `policy_lag` counts the updates between the weights that the gradient was
-    computed with and those that it was applied to. `updated` marks the report that completed an update;
-    `gradient_norm` is then the global norm before clipping. `seconds` is the time that the learner spent on it.
+    `dropped` is the reason of a refusal. `policy_lag` counts the updates from the weights of the gradient to the
+    weights that it was applied to. `updated` marks the report that completed an update; `gradient_norm` is then the
+    global norm before clipping. `seconds` is the time that the learner spent on it.
     """
 
     report: GradientReport

@@ -20,8 +20,8 @@ _ALIGNMENT = 16
 def global_norm(vector: tf.Tensor) -> tf.Tensor:
     """The Euclidean norm of float32 [P], a float32 scalar.
 
-    The norm of each block is computed first, then the norm of these: the result is the same to the bit with 1, 2 and 4
-    threads, and no block is copied. It overflows to infinity where the sum of squares does.
+    The norm of each block is computed first, then the norm of the norms: the result is the same to the bit with 1, 2
+    and 4 threads, and no block is copied. It overflows to infinity where the sum of squares does.
     """
     size = vector.shape[0]
     block = _block_size(size)
@@ -42,7 +42,7 @@ class PushResult(NamedTuple):
     """The effect of one gradient on the parameters.
 
     `finite` is False for a gradient that was refused. `applied` is True for the one that completed an update;
-    `gradient_norm` is then the global norm of the accumulated gradient before clipping, else that of the pushed one.
+    `gradient_norm` is then the global norm of the accumulated gradient before clipping, else of the pushed one.
     `discarded` is True for the one that completed a sum with a non-finite norm: all its gradients are discarded.
     """
 
@@ -79,7 +79,7 @@ class GradientAccumulator:
         self._values = aligned((2,), "float32")
         self._scalars = tensor_on(self._values)
         self._graph = Graph(self._push, [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec([2], tf.float32)])
-        # Their names are those of the tensors in every checkpoint that was ever written.
+        # Their names are the names of tensors in every checkpoint that was ever written.
         self.variables: dict[str, tf.Variable] = {
             "parameters": self.parameters,
             "accumulated": self.accumulated,

@@ -63,18 +63,18 @@ def typed_line(error: BaseException, most: int = _LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` with Python's escapes in place of what a terminal does not print: colours, and lines of other text."""
+    """`text` with Python's escapes for characters that a terminal does not print: colours, and lines of other text."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error's message, which in a traceback is what was raised; its type where it has none."""
+    """The last line of an error's message, in a traceback the raised error; its type without a message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return escaped(lines[-1])[:_LONGEST] if lines else type(error).__name__
 
 
 class EnvironmentFailedError(Exception):
-    """An environment raised an error, or returned what its spaces do not allow.
+    """An environment raised an error, or returned a value outside its spaces.
 
     The message is one line with the environment's id, the received and the expected value, and the place in the user's
     code. It has a single text, so that it can be pickled: exceptions of users often cannot.

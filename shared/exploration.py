@@ -105,8 +105,8 @@ _PROBABILITIES = (0.4, 0.3, 0.3)
 def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> np.ndarray:
     """Draw a final ε for each environment: float64 [B].
 
-    The probabilities are those of the paper for three values, else equal. Systematic sampling keeps the shares as close
-    to them as a small batch allows.
+    The probabilities are the paper's for three values, else equal. Systematic sampling keeps the shares as close to
+    them as a small batch allows.
     """
     points = (np.random.default_rng(seed).random() + np.arange(environments)) / environments
     count = len(config.final_epsilons)

@@ -61,12 +61,12 @@ def actor_critic_loss(
     reduction is "mean". The paper sums over the t_max steps of one environment; with many environments per actor a
     mean keeps the scale of the gradient, and with it the meaning of RMSProp's epsilon, independent of their number.
 
-    Where the weights are not those that acted, the policy's term is the clipped surrogate of Schulman et al. 2017
-    (arXiv 1707.06347, eq. 7), with r_t = π(a_t | s_t) / π_acting(a_t | s_t):
+    With `behaviour_log_probs`, the policy's term is the clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347,
+    eq. 7), with r_t = π(a_t | s_t) / π_acting(a_t | s_t):
 
         Σ_t -min(r_t · A_t, clip(r_t, 1 - ε, 1 + ε) · A_t)
 
-    At r_t = 1 its gradient is that of the plain term.
+    At r_t = 1 its gradient equals the plain term's.
 
     Args:
         log_probs: float32 [...], log π(a_t | s_t) of the policy that is being learned, from `shared.distributions`.

@@ -24,7 +24,7 @@ class AdvantageMoments(NamedTuple):
 def with_newer(moments: Any, newer: Any, maximum: Callable = max) -> Any:
     """`AdvantageMoments` [3] in an exponential window: n `newer` agent steps scale the old moments by 1 - n/1024.
 
-    The number of agent steps rises to 1,024, or is that of a larger rollout.
+    The number of agent steps rises to 1,024, or to the size of a larger rollout.
     """
     return maximum(1.0 - newer[0] / WINDOW, 0.0) * moments + newer
 

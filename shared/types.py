@@ -91,7 +91,7 @@ class EpisodeStats(NamedTuple):
     """Episodes that ended during a rollout: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
     `info` has the numbers that the environment gave at their ends, float64 [E] by name; NaN where it gave none.
-    `environments` int64 [E] has the environment of each, among those of an actor; empty for evaluations.
+    `environments` int64 [E] has the environment of each, by its number in the actor; empty for evaluations.
     """
 
     returns: npt.NDArray[np.float64]
@@ -117,7 +117,7 @@ def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
 
 
 class StageSeconds(NamedTuple):
-    """Wall-clock seconds of each stage up to a report. Those without a rollout have no environment and acting."""
+    """Wall-clock seconds of each stage up to a report. Reports without a rollout have no environment and acting."""
 
     environment: float = 0.0
     acting: float = 0.0
@@ -131,9 +131,9 @@ class GradientReport(NamedTuple):
 
     `version`: of the weights of the gradient, which also acted if this is the rollout's first gradient, unless
     gradients are fresh. `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the
-    number of agent steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
-    `new_steps_follow`: the next gradient of the rollout has such agent steps, too. `statistics` are means over the
-    samples, named by the method. `return_moments`: of the discounted returns, if rewards are normalised.
+    number of agent steps of the gradient, `agent_steps` the number of agent steps that are in a gradient for the first
+    time. `new_steps_follow`: the next gradient of the rollout has such agent steps, too. `statistics` are means over
+    the samples, named by the method. `return_moments`: of the discounted returns, if rewards are normalised.
     `observation_moments`: of the observations, if they are scaled by running moments. `advantage_moments`: of the
     advantages of this rollout, if they are standardised by running moments. `rewards` is the sum of the unclipped
     rewards of all environments since the last report. `non_finite` names a non-finite number in the rollout or its

@@ -123,7 +123,7 @@ class Adapter(ABC):
         return seed
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Actions [B, …] in the form of the library, from those of an `ActionSpec`."""
+        """Actions [B, …] in the form of the library, from the form of an `ActionSpec`."""
         return actions
 
     @abstractmethod

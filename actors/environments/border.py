@@ -37,7 +37,7 @@ class Border(gymnasium.Wrapper):
     every entry. With `environment.action_mask` each observation is a pair: the observation without its mask, and the
     mask, int8 [`ActionSpec.size`].
 
-    With `with_info` all of info is passed on, and observations are those of the environment.
+    With `with_info` all of info is passed on, and observations are the environment's own.
     """
 
     def __init__(self, env: gymnasium.Env, config: EnvironmentConfig, *, with_info: bool) -> None:

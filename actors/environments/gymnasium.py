@@ -37,7 +37,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class GymnasiumAdapter(Adapter):
-    """The adapter of Gymnasium's vector environments. `render_mode` is that of `gymnasium.make`."""
+    """The adapter of Gymnasium's vector environments. `render_mode`: see `gymnasium.make`."""
 
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         super().__init__(config)
@@ -150,7 +150,7 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
         try:
             return start()
         except (TypeError, ValueError) as error:
-            # Custom spaces cannot be put into shared memory, nor those of dynamic shape, by a TypeError.
+            # A TypeError: custom spaces, and spaces of dynamic shape, cannot be put into shared memory.
             if isinstance(error, ValueError) and not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
                 raise
             return start(shared_memory=False)
@@ -177,7 +177,7 @@ def _clean_children() -> Iterator[None]:
 
 
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
-    """One copy of an environment, in this process or in that of an asynchronous vector environment. See `Border`."""
+    """One copy of an environment, in this process or an asynchronous vector environment's. See `Border`."""
     in_child = config.vectorization == "async" and multiprocessing.parent_process() is not None
     if in_child:
         # Ctrl-C and a closed terminal signal this process too, but its parent ends it when its work is done.
@@ -238,7 +238,7 @@ def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) ->
 
 
 def _layers(environment: Any) -> Iterator[Any]:
-    """The wrappers of an environment, also those that are no `gymnasium.Wrapper`, and the environment itself."""
+    """The wrappers of an environment, `gymnasium.Wrapper` or not, and the environment itself."""
     while isinstance(environment, gymnasium.Env):
         yield environment
         environment = vars(environment).get("env")

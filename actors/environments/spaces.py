@@ -1,4 +1,4 @@
-"""Gymnasium's spaces: actions of a method as those of a space, and observations of any space as one array."""
+"""Gymnasium's spaces: conversion of a method's actions to a space, and of observations of any space to one array."""
 
 import math
 import re
@@ -29,7 +29,7 @@ _WRAP = "--environment.wrappers MODULE:WRAPPER"
 
 
 class Actions:
-    """Conversion of a method's actions to those of a Gymnasium space; a ValueError for other spaces."""
+    """Conversion of a method's actions to a Gymnasium space; a ValueError for other spaces."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self._space, self._shape, self._dtype = space, space.shape or (), space.dtype
@@ -132,7 +132,7 @@ def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
 def random_actions(
     spec: ActionSpec, count: int, generator: np.random.Generator, masks: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[np.generic]:
-    """`count` uniform random actions [count, …], in the form of methods; of those that masks [count, A] allow."""
+    """`count` uniform random actions [count, …], in the form of methods, within masks [count, A] if given."""
     if masks is not None:
         draws = np.where(masks > 0, generator.random(masks.shape), -1.0)
         parts = np.split(draws, np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [draws]
@@ -161,8 +161,8 @@ class Observations:
     """Conversion of observations of a space to arrays for networks.
 
     A stack of images is an image, uint8; images beside other parts are rows of bytes, uint8; all else is a vector,
-    float32: all numbers side by side, choices one-hot. A part of another kind is a ValueError. The attributes are those
-    of an `EnvironmentSpec`.
+    float32: all numbers side by side, choices one-hot. A part of another kind is a ValueError. For the attributes see
+    `EnvironmentSpec`.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:

@@ -37,7 +37,7 @@ def adapter_of(config: EnvironmentConfig) -> Adapter:
 class VectorEnvironment:
     """`count` copies of an environment, stepped together; autoreset is NEXT_STEP. Rewards are not clipped here.
 
-    `threads` are those of ale-py's vector environment. Other environments step in the calling thread.
+    `threads`: of ale-py's vector environment. Other environments step in the calling thread.
     """
 
     def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1, adapter: Adapter | None = None) -> None:

@@ -49,8 +49,8 @@ _MEDIANS = (
 
 @dataclass(frozen=True)
 class ScalingArguments(PresetArguments):
-    """Measure throughput for several numbers of actors, like --actors 1,2,4, and name what limits it. Nothing else
-    should run. Ctrl-C keeps the measurements so far."""
+    """Measure throughput for several numbers of actors, like --actors 1,2,4, and name its limit. Nothing else should
+    run. Ctrl-C keeps the measurements so far."""
 
     actors: str = "1,2"
     """Numbers of actors to measure."""

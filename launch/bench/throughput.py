@@ -4,7 +4,7 @@ The bound on C cores is C / (e + a + E·g), where e, a and g are the seconds of 
 environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md.
 
 For N cores of one machine the prediction is the least of three limits in gradients per second. A gradient takes an
-actor the seconds that its stages took in the system, and the learner those of the learner alone. Queues are not
+actor the seconds that its stages took in the system, and the learner the seconds of the learner alone. Queues are not
 modelled, so that all are upper bounds.
 
     actors   actors / (actor + learner)       each actor waits for the weights after its own gradient
@@ -182,7 +182,7 @@ def agent_steps_per_gradient(config: RunConfig) -> float:
 def predict(config: RunConfig, actor_seconds: float, learner_seconds: float, cores: int) -> dict[str, Any]:
     """Rates and memory of a run with the actors that one machine of `cores` cores starts by itself.
 
-    `actor_seconds` are those of an agent step, `learner_seconds` those of a gradient.
+    `actor_seconds`: of an agent step. `learner_seconds`: of a gradient.
     """
     actors = automatic_actors(cores)
     steps = agent_steps_per_gradient(divided_among(config, actors))
@@ -343,7 +343,7 @@ def progress(console: Console, line: str) -> None:
 
 
 def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
-    """Print the reasons why the figures above are those of a busy machine, if there are any."""
+    """Print signs of a busy machine in the figures above, if there are any."""
     if reasons:
         why = "; ".join(reasons)
         advice = "the figures are too low: measure again when it is idle, or for longer"

@@ -164,8 +164,8 @@ def train_seeds(
 ) -> int:
     """Train `run` once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on, with their own settings
-    changed by `settings`. `json` is a further file for the summary.
+    Each is trained in `folder`/seed-N. With `run.several` unfinished runs go on, with their own settings changed by
+    `settings`. `json` is a further file for the summary.
     """
     if side_by_side < 1:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
@@ -231,7 +231,7 @@ def _discard_if_no_run_started(folder: Path) -> None:
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """The summary of each run, and median and quartiles over those that have ended."""
+    """The summary of each run, and median and quartiles over the ended ones."""
     summaries = {str(seed): read_object(folder / f"seed-{seed}" / "summary.json") for seed in seeds}
     runs = {seed: summary or {"status": "not run"} for seed, summary in summaries.items()}
     done = [run for run in runs.values() if run["status"] != "not run"]

@@ -30,10 +30,10 @@ class TrainArguments(PresetArguments):
     run_dir: Path | None = None
     """Folder of the run. Default: runs/NAME-TIME."""
     name: str | None = None
-    """Name of the run. Default: that of the preset, or of the environment where the preset is for another one."""
+    """Name of the run. Default: the preset's, or the environment's where the preset is for another one."""
     resume: str | None = None
-    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults. In the folder of
-    several seeds, and by latest after them, those that are not done are continued."""
+    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults. The folder of
+    several seeds, or latest after them, continues all unfinished runs."""
     start_from: str | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""

@@ -148,7 +148,7 @@ class Keys:
 
 
 class Panel(NamedTuple):
-    """The texts and numbers beside the picture. `returns` are those of earlier episodes."""
+    """The texts and numbers beside the picture. `returns`: of earlier episodes."""
 
     agent: str
     environment_id: str

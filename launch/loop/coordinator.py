@@ -69,7 +69,7 @@ class Coordinator:
         self.began: float | None = None
 
     def stop(self) -> None:
-        """Dispatch no further rollouts. `run` takes in those that have begun, and ends."""
+        """Dispatch no further rollouts. `run` takes in rollouts that have begun, and ends."""
         self.pool.stopping = True
 
     @property
@@ -181,7 +181,7 @@ class Coordinator:
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
     def _with_lost_evaluation(self, changes: Iterable[Change]) -> Iterator[Event]:
-        """The changes, and the loss of the evaluation right after that of a worker: a replay has the same order."""
+        """The changes, and the loss of the evaluation right after the loss of a worker: a replay has the same order."""
         for change in changes:
             yield change
             if isinstance(change, Failed | Drained):

@@ -176,9 +176,9 @@ def return_figures(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:
     """The entry of an evaluation in summary.json and metrics.jsonl; `untrained`: mean return of untrained play.
 
-    `collapsed_episodes` are those whose return is closer to that of untrained play than to the median; None if the
-    return of untrained play is unknown, or not below the median. A figure is None where the returns are not finite: one
-    NaN among them makes the mean None.
+    `collapsed_episodes` have a return closer to untrained play's than to the median; None if the return of untrained
+    play is unknown, or not below the median. A figure is None where the returns are not finite: one NaN among them
+    makes the mean None.
     """
     returns = result.episodes.returns
     figures = return_figures(returns, result.games)

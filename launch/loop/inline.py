@@ -46,7 +46,7 @@ class InlineExecutor(Executor):
     """Runs each call in this thread when its completion is requested, first in, first out.
 
     Calls carry the weights that were published when they were dispatched, as they do between processes: the policy lag
-    is that of actors which take turns. An exception in an actor ends the run, as there is no process to replace.
+    is the same as of actors that take turns. An exception in an actor ends the run, as there is no process to replace.
 
     With `actor.fresh_gradients` a rollout and a gradient are calls of different length, and the first call to end in
     simulated time is run first. Lengths vary by the run's seed, and actors start evenly spread over one cycle. So N

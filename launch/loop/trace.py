@@ -65,7 +65,7 @@ def trace_event(event: object) -> TraceEvent | None:
 class TraceWriter:
     """Writes events to `file`, which is overwritten, a line at a time.
 
-    `actor_ids` are those of the first actors.
+    `actor_ids`: of the first actors.
     """
 
     def __init__(self, file: Path, actor_ids: Sequence[int]) -> None:

@@ -187,7 +187,7 @@ class WorkerPool:
         yield from self._replace_due(self._clock())
 
     def end(self) -> None:
-        """Count rollouts that will not be waited for: those of aggregators that have no part in a complete sum."""
+        """Count rollouts that will not be waited for: rollouts of aggregators without a part in a complete sum."""
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
     def _end(self, actor_id: int) -> None:
@@ -378,7 +378,7 @@ class RestartPolicy:
 
 
 def worked_seconds(report: GradientReport | AggregatedReport) -> float:
-    """Seconds of environment, acting and gradient in a report; of a sum, those of its busiest actor."""
+    """Seconds of environment, acting and gradient in a report; of a sum, the seconds of its busiest actor."""
     seconds = defaultdict[int, float](float)
     for part in report.reports if isinstance(report, AggregatedReport) else (report,):
         stages = part.stage_seconds

@@ -339,7 +339,7 @@ class ClusterSlots(Slots):
         self._looked_up = -_LOOKUP_SECONDS
 
     def nodes(self, *, fresh: bool = False) -> Sequence[Node]:
-        """The nodes that Ray's server lists as alive, without those that do not respond."""
+        """The responding nodes among those that Ray's server lists as alive."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
             self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
@@ -401,7 +401,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
 
 
 def check_nodes() -> None:
-    """Compare the versions on every node of the joined cluster with those of this process. Takes seconds.
+    """Compare the versions on every node of the joined cluster with this process. Takes seconds.
 
     Raises:
         ConfigurationError: names a node that differs, and the remedy.
@@ -410,7 +410,7 @@ def check_nodes() -> None:
 
 
 def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run a probe on all nodes at once. One report each, in their order; that of a failed probe has an `error`."""
+    """Run a probe on all nodes at once. One report each, in their order; a failed probe's report has an `error`."""
     calls = [ray.remote(function).options(num_cpus=0, max_retries=0, **on_node(node.id)).remote() for node in nodes]
     reports = []
     deadline = time.monotonic() + _PROBE_SECONDS

@@ -58,7 +58,7 @@ _LAST_COPY_SECONDS = 300.0
 _MOST_RESTARTS = 3
 
 Summary = dict[str, Any]
-# Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
+# Called with `wait`, `view` and `interrupt`: shows the result of `view`, calls `interrupt` when the user stops the run,
 # and returns the summary as soon as `wait` does.
 Watch = Callable[[Callable[[], Summary | None], Callable[[dict[str, float]], View], Callable[[], None]], Summary]
 

@@ -60,8 +60,8 @@ class Agent:
 
         Args:
             observation: one, or a batch [B, …], of `environment`, or as the network takes it. Any array-like whose
-                values fit the dtype; for a Dict space a dictionary of these. Images are stacked, [B, height, width,
-                stack] or [B, stack, height, width].
+                values fit the dtype; for a Dict space a dictionary of such values. Images are stacked, [B, height,
+                width, stack] or [B, stack, height, width].
             state: the state that the last call returned; None at the start of episodes. The memory of recurrent
                 networks, [B, units] each; () without one. Set the rows of an episode that ends to 0.
             deterministic: return the best action of the policy, without sampling.
@@ -97,8 +97,7 @@ class Agent:
     def environment(self, render_mode: str | None = None) -> gymnasium.Env:
         """The environment as the agent saw it in training: its wrappers, repeated actions, no-ops and stacked images.
 
-        Its interface is Gymnasium's. Observations are those that `act` takes, actions those that `act` returns, and
-        rewards the unclipped ones.
+        Its interface is Gymnasium's. `act` takes its observations and returns its actions; rewards are unclipped.
 
         Args:
             render_mode: as `gymnasium.make` takes it; rgb_array or human for Atari. Mesa's drawing of MuJoCo crashes in
@@ -225,7 +224,7 @@ def _item(space: gymnasium.Space, batch: Any, i: int) -> Any:
 
 
 def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Images [(B,) stack, height, width, channels]; those with merged channels, as a network takes them, are split."""
+    """Images [(B,) stack, height, width, channels]; merged channels, as a network takes them, are split."""
     stack, height, width, channels = shape
     if images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
         return images

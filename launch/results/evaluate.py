@@ -58,8 +58,8 @@ class PlayArguments:
     policy: PolicyName = "as-trained"
     """Sample actions from the policy, or take the most probable ones. as-trained: as in the run's evaluations."""
     weights: WeightsName = "auto"
-    """best: those of the best evaluation, or of the best training return in a run without evaluations. latest: those of
-    the last checkpoint. A number: those of the checkpoint of this update. auto: best if there is one."""
+    """best: of the best evaluation, or of the best training return in a run without evaluations. latest: of the last
+    checkpoint. A number: of the checkpoint of this update. auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     trust_imports: bool = False
@@ -245,8 +245,8 @@ def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> Environmen
     """The environment of a run under a protocol.
 
     `noop`: the starts of Mnih et al. 2015 and the time limit of Hessel et al. 2018. `machado`: Machado et al. 2018,
-    section 5, without automatic FIRE. Frame skip, stack and action set stay those of training: Machado et al.
-    require all 18 actions, which only training can provide.
+    section 5, without automatic FIRE. Frame skip, stack and action set stay as in training: Machado et al. require all
+    18 actions, which only training can provide.
     """
     from actors.environments import adapter_of
 

@@ -237,7 +237,7 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
 
 
 def _log(run: RunReport) -> str:
-    """The messages of a run, without those of evaluations, which the page has as a table."""
+    """The messages of a run, without evaluations, which the page has as a table."""
     log = run.folder.log
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     return "\n".join([f"{run.folder.path.name}:", *(line for line in lines if "evaluation of update" not in line)])
@@ -333,8 +333,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 class TimeSpent(NamedTuple):
     """Means over one or more runs.
 
-    `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
-    `learner_busy` is the fraction of time in which the learner processed gradients; None in rows without it.
+    `microseconds`: of an actor per agent step, by stage, weighted by the agent steps of each row. `learner_busy` is the
+    fraction of time in which the learner processed gradients; None in rows without it.
     """
 
     microseconds: dict[str, float]

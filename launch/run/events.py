@@ -19,7 +19,7 @@ class Progress:
     Means are over the last logging interval, rates see `Metrics`. A number without data is None.
 
     Attributes:
-        evaluations: those that ended in the interval; see `Evaluations.receive`.
+        evaluations: ended in the interval; see `Evaluations.receive`.
         statistics: of the method.
         info: of the environment, over the episodes that ended.
         own: of the caller, by `Training.record`.
@@ -67,7 +67,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """One line for the user. Those of the training loop are in log.txt too."""
+    """One line for the user. log.txt has the lines of the training loop, too."""
 
     text: str
 

@@ -384,7 +384,7 @@ def write_weights(
 def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
     """Weights float32 [P] from an .npz file, and a description of their source.
 
-    Those that are damaged (`advice` ends the message) or of another network are a ConfigurationError.
+    A damaged file (`advice` ends the message), or weights of another network, are a ConfigurationError.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -16,12 +16,12 @@ from shared.errors import ConfigurationError, setting_error
 
 LATEST = "latest"
 _RUNS = Path("runs")
-# Runs, those of --seeds, and those of --seeds in a folder of their own, such as runs/study/cartpole.
+# Runs, runs of --seeds, and runs of --seeds in a folder of their own, such as runs/study/cartpole.
 _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
-    """The folders of runs below a folder, the newest first, with those of seeds."""
+    """The folders of runs and of seeds below a folder, the newest first."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
     yield from (file.parent for file in sorted(found, key=lambda file: (_started(file), file), reverse=True))
 

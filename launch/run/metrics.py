@@ -110,10 +110,10 @@ class Metrics:
 
     Args:
         now: returns the seconds of training, the living actors, and the actors that were replaced.
-        on_row: gets a row a second at most, and those that have an evaluation or numbers of the caller.
+        on_row: gets a row a second at most, and every row with an evaluation or numbers of the caller.
 
     Attributes:
-        evaluation_return: that of the last evaluation.
+        evaluation_return: of the last evaluation.
         latest: the last view or row, which other threads may read.
         own: numbers of the caller for the next row, which another thread appends.
         drains: no further rollout is to come, so that the rates hold.

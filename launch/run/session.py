@@ -345,7 +345,7 @@ class TrainingSession:
             self.log(message)
 
     def _log_first(self, actor_id: int) -> None:
-        """Log the first report of the first actor, and that of the last one."""
+        """Log the first reports of the first and of the last actor."""
         if self._at_work is None:
             return
         self._at_work.add(actor_id)
@@ -359,8 +359,8 @@ class TrainingSession:
         entry, confirmed = self.evaluations.receive(result, self._point())
         self.metrics.add_evaluation(entry)
         self.messages.emit(Evaluated(entry))
-        # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Those of a failed
-        # confirmation are not compared: it would outrank every later return of training.
+        # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Weights of a
+        # failed confirmation are not compared: it would outrank every later return of training.
         if confirmed or not entry["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
             weights, mean = result.snapshot, entry["mean_return"]
@@ -383,7 +383,7 @@ class TrainingSession:
             self._checkpoints.save(learner.version)
             self.messages.emit(Saved(learner.version))
         except CheckpointError as error:
-            # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
+            # A full disk is no reason to stop learning: a later checkpoint may find space.
             unwritten = error
             if not last:
                 self.log(f"warning: {error}; training goes on")

@@ -31,8 +31,8 @@ class TrainingReturns:
 
     Attributes:
         is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
-        untrained: the first mean, close to that of untrained play. None before. Only this is in a checkpoint, since
-            after a resume all environments are in their first episodes again.
+        untrained: the first mean, close to untrained play. None before. Only this is in a checkpoint, since after a
+            resume all environments are in their first episodes again.
     """
 
     def __init__(self, environments: int) -> None:
@@ -151,9 +151,9 @@ class TrainingPoint(NamedTuple):
     recent_return: float | None = None
 
 
-# Agent steps of confirmations per agent step of training, by what crosses the target. One of an evaluation takes a
-# third of the time, without gradients. The latest rewards are noisy, and cross early. The mean of the last 100 episodes
-# is rarely wrong: with a share of 0.5 a run of Pong went on for 110,000 agent steps after it had crossed 18.
+# Agent steps of confirmations per agent step of training, by the return that crosses the target. One of an evaluation
+# takes a third of the time, without gradients. The latest rewards are noisy, and cross early. The mean of the last 100
+# episodes is rarely wrong: with a share of 0.5 a run of Pong went on for 110,000 agent steps after it had crossed 18.
 _CONFIRMING_SHARES = {"mean_return_100": 1.0, "recent_return": 0.5}
 
 
@@ -246,10 +246,10 @@ def predicted_verdict(
         reached  if it does with one of 99 %, where m and s have one more episode with the return of untrained play
 
     Returns are skewed, and the first games may have none of the lost ones: hence the further episode, which also keeps
-    21.0 ± 0 from being certain, and nothing is `reached` by fewer than 30. The price of 10 % is training that goes on,
-    that of 1 % would be a false result. With looks at 20, 40, 60 and 80 of 100, of normal returns and of games of which
-    2 to 15 % are lost, whose mean is at the target: at most 0.5 % are `reached` where the mean of all 100 misses the
-    target, and 6 % `missed` where it reaches it (tests/launch/run/test_stopping.py). A return that is not finite
+    21.0 ± 0 from being certain, and nothing is `reached` by fewer than 30. An error of the 10 % costs further training,
+    one of the 1 % would be a false result. With looks at 20, 40, 60 and 80 of 100, of normal returns and of games of
+    which 2 to 15 % are lost, whose mean is at the target: at most 0.5 % are `reached` where the mean of all 100 misses
+    the target, and 6 % `missed` where it reaches it (tests/launch/run/test_stopping.py). A return that is not finite
     decides nothing.
     """
     played = len(returns)

@@ -17,7 +17,7 @@ RUNNING, DIED = "running", "died"
 
 
 class RunStatus(NamedTuple):
-    """The status of a run: that of its summary, `running`, or `died` if its process ended without a summary."""
+    """The status of a run: from its summary, `running`, or `died` if its process ended without a summary."""
 
     folder: RunFolder
     config: RunConfig
@@ -31,7 +31,7 @@ class RunStatus(NamedTuple):
 
 
 def run_status(path: Path) -> RunStatus:
-    """The status of the run in a folder; a ConfigurationError if the folder is not that of a run."""
+    """The status of the run in a folder; a ConfigurationError if the folder is not a run's."""
     folder = RunFolder(path)
     config = folder.read_settings("run")
     # The holder is read first: a run that ends in between has written its summary by then.

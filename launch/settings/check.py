@@ -241,7 +241,7 @@ def may_change(setting: str) -> bool:
 
 
 def check_changes(config: RunConfig, before: RunConfig, run: Path) -> None:
-    """Check that the settings of a resume differ from those of the run only where they may."""
+    """Check that a resume changes only settings that it may change."""
     for setting, (was, now) in changes_of_resume(config, before).items():
         if not may_change(setting):
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"
@@ -249,7 +249,7 @@ def check_changes(config: RunConfig, before: RunConfig, run: Path) -> None:
 
 
 def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
-    """Check that the newest checkpoint is of a run with these settings, apart from what a resume may change."""
+    """Check that the newest checkpoint is of a run with these settings, apart from changeable ones."""
     check_changes(config, folder.read_settings(), folder.path)
     prepare_to_read_weights(config)
     from actors.policy import Policy

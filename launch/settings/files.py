@@ -129,7 +129,7 @@ def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
 
 
 def for_another_run(config: RunConfig) -> RunConfig:
-    """The settings of a run, with the defaults for those in `OF_ONE_RUN`."""
+    """The settings of a run, with defaults in `OF_ONE_RUN`."""
     unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
     return replace(config, **unset)
 

@@ -148,7 +148,7 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
 def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """`config` with settings that a user chose, by full names or nested, and without those that they make pointless.
 
-    Options of the environment are added to those that it has.
+    Options of the environment are added to its present options.
     """
     found = named(settings)
     if isinstance(options := found.get(ENVIRONMENT_OPTIONS), Mapping):

@@ -114,9 +114,9 @@ class EnvironmentConfig:
     """Keys of numbers in an environment's info, such as success or episode.r. Metrics, trackers and evaluations report
     the mean of their values at the end of episodes."""
     options: dict[str, OptionValue] = field(default_factory=dict)
-    """Other environments: keyword arguments of `gymnasium.make` as names and values, added to those of a preset. A
-    value is converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3 and True are
-    read as numbers and truth values, the rest as text."""
+    """Other environments: keyword arguments of `gymnasium.make` as names and values, added to a preset's. A value is
+    converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3 and True are read as
+    numbers and truth values, the rest as text."""
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""
@@ -144,7 +144,7 @@ class EnvironmentConfig:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules to import before the environment is made, with those of its id and its wrappers."""
+        """The modules to import before the environment is made, including the modules of its id and its wrappers."""
         module, colon, _ = self.id.rpartition(":")
         return (*self.imports, *([module] if colon else []), *(read_wrapper(wrapper)[0] for wrapper in self.wrappers))
 

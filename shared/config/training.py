@@ -147,9 +147,9 @@ class ActorConfig:
     """M: number of random parts of a rollout, each of which gives one gradient. An actor reports E x M gradients per
     rollout. M divides the environments times the unroll length."""
     fresh_gradients: bool = False
-    """Compute every gradient at the newest weights, not at those that played the rollout. The clipped ratio corrects
-    for the updates in between; with M = 1 returns are computed anew for each gradient. Before its first rollout an
-    actor plays a random number of agent steps, at most 1,024, which are not counted."""
+    """Compute every gradient at the newest weights, not at the weights that played the rollout. The clipped ratio
+    corrects for the updates in between; with M = 1 returns are computed anew for each gradient. Before its first
+    rollout an actor plays a random number of agent steps, at most 1,024, which are not counted."""
     device: Literal["cpu", "gpu", "auto"] = "cpu"
     """Device of networks and gradients of actors. gpu: two actors a GPU, each with two vectors of environments that
     alternate: one is emulated while the network plays the other. auto: gpu where there is one and the network is
@@ -196,7 +196,7 @@ class CheckpointConfig:
     every_seconds: Annotated[float, Range(above=0)] = 120.0
     """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
     every_frames: Annotated[int | None, Range(1)] = None
-    """Frames between checkpoints, in addition to those by seconds: one at each multiple."""
+    """Frames between checkpoints, in addition to checkpoints by seconds: one at each multiple."""
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
 

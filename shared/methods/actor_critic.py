@@ -37,10 +37,10 @@ class ActorCritic(Method):
     diagonal Gaussian, whose mean is the policy head and whose log σ is a free parameter per action dimension, or, with
     state-dependent noise, per hidden unit and action dimension (Raffin et al. 2022, arXiv 2005.05719). With spherical
     noise the policy head has one more output, for a σ of all dimensions (section 9 of the supplement). The density is
-    that of the action as it was sampled; clipping to the environment's bounds happens in the environment.
+    of the sampled action; clipping to the environment's bounds happens in the environment.
 
-    Later gradients of a rollout, with newer weights than those that acted, use the clipped ratio of Schulman et al.
-    2017 (arXiv 1707.06347, eq. 7).
+    Later gradients of a rollout, with newer weights than acting, use the clipped ratio of Schulman et al. 2017 (arXiv
+    1707.06347, eq. 7).
     """
 
     preferences_are = "probability"

@@ -30,7 +30,7 @@ class Targets(NamedTuple):
 class Samples(NamedTuple):
     """Agent steps of a loss: [T, B] of a rollout, or [N] or, with a memory, [T, N] of a minibatch.
 
-    `log_probs` are log π(a | s) of the behaviour policy; None if the weights are still those that acted.
+    `log_probs` are log π(a | s) of the behaviour policy; None if the weights have not changed since acting.
     """
 
     actions: tf.Tensor

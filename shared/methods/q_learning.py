@@ -130,7 +130,7 @@ class Sarsa(QLearning):
     needs_next_actions = True
 
     def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:  # noqa: ARG002
-        # The values of acting are those of the best actions, not of the actions taken.
+        # Acting gives values of the best actions, not of the actions taken.
         return self._target_values(network, rollout)
 
     def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:

@@ -19,8 +19,7 @@ _AFTER_THE_TRUNK = 1_000
 class RecurrentNetwork(Network):
     """An LSTM over the features of a trunk. Its output is the features of this network, and the input of the heads.
 
-    Its state is (h, c). Kernels start orthogonal; biases start at 0, those of the forget gate at 1 (Jozefowicz et al.
-    2015).
+    Its state is (h, c). Kernels start orthogonal; biases start at 0, the forget gate's at 1 (Jozefowicz et al. 2015).
     """
 
     def __init__(self, trunk: Network, heads: Sequence[Head], units: int, seed: int) -> None:
@@ -115,7 +114,7 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
     `recurrent_kernel` is U, [U, 4 U].
 
     The state that time t + 1 begins with is that after time t, and 0 after a step that only reset. It is selected, not
-    multiplied by the mask: what such a step saw need not be finite.
+    multiplied by the mask: the input of such a step need not be finite.
 
     The gradient is truncated backpropagation through time: none flows into the state at time 0. The gradient of the
     kernel is one product over all times; automatic differentiation would sum T tensors of the kernel's size.

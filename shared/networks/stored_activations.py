@@ -1,13 +1,13 @@
 """Activations of acting that replace the forward pass of the gradient.
 
-The weights do not change while a rollout is played: the forward pass of a rollout's only gradient would compute again
-what the hidden layers computed for the actions. With oneDNN on a Zen 4, agent steps per CPU second of environments,
+The weights do not change while a rollout is played: the forward pass of a rollout's only gradient would repeat the
+computation of the hidden layers for the actions. With oneDNN on a Zen 4, agent steps per CPU second of environments,
 acting and gradient together are 9 to 11 % more for a3c_cnn and 15 to 19 % more for nature_cnn, as in the preset
 impala-shallow (docs/studies/throughput.md). With several gradients per rollout they would serve the first one only, and
 nothing is stored.
 
 Networks are written as plain forward passes. Their hidden layers call `hidden`. While a network is traced for acting,
-`StoredActivations.recording` stores what each layer computes; while it is traced for the gradient, `replaying` returns
+`StoredActivations.recording` stores the output of each layer; while it is traced for the gradient, `replaying` returns
 these tensors instead, with the gradient of the layer.
 """
 
@@ -57,7 +57,7 @@ class StoredActivations:
 
     @contextmanager
     def recording(self, t: tf.Tensor) -> Iterator[list[Tensors]]:
-        """Graph code: store what hidden layers compute within the block as time `t`, an int32 scalar.
+        """Graph code: store the outputs of hidden layers within the block as time `t`, an int32 scalar.
 
         Yields the list of what each layer keeps, the output first.
         """
@@ -77,7 +77,7 @@ class StoredActivations:
 
     @contextmanager
     def replaying(self) -> Iterator[None]:
-        """Graph code: within the block the network's hidden layers give what was stored, [T · B, …]."""
+        """Graph code: within the block the network's hidden layers return the stored outputs, [T · B, …]."""
         token = _REPLAYED.set(tuple(map(_merged, layer)) for layer in self._variables)
         try:
             yield
