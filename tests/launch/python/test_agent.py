@@ -3,20 +3,23 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
-from untrained_runs import policy_of, untrained
+from untrained_runs import untrained
 
 import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
+from launch.presets import PRESETS
 from launch.python.agent import EnvironmentSide
+from shared.config import EnvironmentConfig
 
 WITHOUT_RAY = """
 import sys
@@ -39,13 +42,119 @@ def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
     assert "update" in ended.stdout
 
 
-def test_observations_are_anything_that_makes_an_array() -> None:
+class Shapes(NamedTuple):
+    """What an agent of an environment takes: `forms` of a batch that is `expected`, its rows, and what is refused."""
+
+    environment: EnvironmentConfig
+    expected: np.ndarray
+    forms: list[Any]
+    rows: list[Any]
+    wrong: list[tuple[Any, str]]
+
+
+def one_hot(*indices: int, size: int) -> np.ndarray:
+    return np.eye(size, dtype=np.float32)[list(indices)]
+
+
+NUMBERS = np.array([[0, 0, 1, 0], [0, 0, -1, -9], [5, 4, 3, 2]])
+FRAMES = np.random.default_rng(0).integers(0, 256, (3, 84, 84, 4), np.uint8)
+CARDS = (np.array([4, 21, 8]), np.array([1, 10, 2]), np.array([0, 1, 0]))
+# Three observations of two images each, as Gymnasium stacks them; and with their channels together.
+STACKS = np.random.default_rng(0).integers(0, 256, (3, 2, 36, 36, 3), np.uint8)
+TOGETHER = np.moveaxis(STACKS, 1, 3).reshape(3, 36, 36, 6)
+GEARS = np.array([0, 1, 1])
+SHAPES = {
+    "numbers": Shapes(
+        EnvironmentConfig(id="CartPole-v1", frame_skip=1),
+        NUMBERS,
+        [NUMBERS.tolist(), NUMBERS.astype(float), NUMBERS.astype(np.int8)],
+        list(NUMBERS),
+        [
+            ([0, 0, 0], r"the observation of CartPole-v1 is an array int64 \[3\], where float32 \[4\] or a batch is"),
+            (np.zeros((2, 2, 4)), r"\[2, 2, 4\]"),
+            (np.zeros((0, 4)), r"\[0, 4\]"),
+            (["a", "b", "c", "d"], r"is a list of 4 \(str, str, str, str\), where float32"),
+        ],
+    ),
+    # Gymnasium's wrappers have the stack first. Values that bytes cannot hold would become others.
+    "images": Shapes(
+        PRESETS["pong"].config.environment,
+        FRAMES,
+        [FRAMES, FRAMES.astype(np.float32), np.moveaxis(FRAMES, -1, 1), FRAMES.astype(np.int64)],
+        list(FRAMES),
+        [
+            (wrong, r"with .*, where uint8 \[84, 84, 4\], as agent.environment\(\) gives it, or a batch is")
+            for wrong in (FRAMES / 255.0, FRAMES.astype(np.int16) - 1)
+        ],
+    ),
+    "a number": Shapes(
+        EnvironmentConfig(id="FrozenLake-v1", frame_skip=1),
+        one_hot(3, 15, 0, size=16),
+        [np.array([3, 15, 0]), [3, 15, 0]],
+        [3, 15, 0],
+        [(0.5, "the observation of FrozenLake-v1")],
+    ),
+    "a tuple": Shapes(
+        EnvironmentConfig(id="Blackjack-v1", frame_skip=1),
+        np.c_[one_hot(4, 21, 8, size=32), one_hot(1, 10, 2, size=11), one_hot(0, 1, 0, size=2)],
+        [CARDS],
+        list(zip(*CARDS, strict=True)),
+        [((0.5, 0.5, 0.5), "the observation of Blackjack-v1")],
+    ),
+    # What is text may be left out.
+    "images beside numbers": Shapes(
+        EnvironmentConfig(id="Seen-v0", screen_size=None, frame_skip=1, greyscale=False, frame_stack=2),
+        np.c_[one_hot(*GEARS, size=2).view(np.uint8), TOGETHER.reshape(3, -1)],
+        [
+            {"camera": images, "gear": GEARS, "word": "go"}
+            for images in (STACKS, TOGETHER, TOGETHER.astype(float), STACKS.astype(np.int64))
+        ],
+        [{"camera": images[i], "gear": GEARS[i]} for i, images in enumerate((STACKS, TOGETHER, STACKS))],
+        [
+            ({"camera": STACKS[0, :, 1:], "gear": 1}, r"'camera' is an array uint8 \[2, 35, 36, 3\], where uint8"),
+            ({"camera": STACKS, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
+            ({"camera": STACKS / 255.0, "gear": GEARS}, r"'camera' is an array float64 .* with 0\.\d+, where uint8"),
+            ({"camera": STACKS}, "is a dict with 'camera', where a dictionary with 'camera', 'gear' is expected"),
+            (None, "the observation of Seen-v0 is None, where a dictionary with 'camera', 'gear' is expected"),
+            ({"camera": STACKS, "gear": GEARS + 1}, "'gear' is 2, where its space has 0 to 1"),
+        ],
+    ),
+}
+
+
+@pytest.fixture
+def seen_environment() -> Iterator[None]:
+    space = Dict({"camera": Box(0, 255, (36, 36, 3), np.uint8), "gear": Discrete(2), "word": Text(5)})
+    seen = {"camera": np.full((36, 36, 3), 200, np.uint8), "gear": 1, "word": "go"}
+    registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
+    yield
+    gymnasium.registry.pop("Seen-v0")
+
+
+@pytest.mark.usefixtures("seen_environment")
+@pytest.mark.parametrize("name", SHAPES)
+def test_observations_come_in_any_form_one_by_one_or_in_batches(name: str) -> None:
+    environment, expected, forms, rows, wrong = SHAPES[name]
+    side = EnvironmentSide(environment, environment_spec(environment))
+    for form in forms:
+        batch = side.batch(form)
+        np.testing.assert_array_equal(batch.observations, expected)
+        assert not batch.one
+    for i, row in enumerate(rows):
+        batch = side.batch(row)
+        np.testing.assert_array_equal(batch.observations, expected[i : i + 1])
+        assert batch.one
+    for observation, line in wrong:
+        with pytest.raises(ValueError, match=line):
+            side.batch(observation)
+
+
+def test_an_action_is_for_one_observation_and_actions_for_a_batch() -> None:
     agent = tributary.load("zoo:cartpole")
-    for give in (list, np.float64, lambda x: np.asarray(x, np.int8)):
-        action, state = agent.act(give([0, 0, 1, 0]))
-        assert (action.shape, action.dtype, state) == ((), np.int32, ())
-        assert agent.act(give([0, 0, 1, 9]), deterministic=True)[0] == 1
-        assert agent.act(give([0, 0, -1, -9]), deterministic=True)[0] == 0
+    action, state = agent.act([0, 0, 1, 0])
+    assert (action.shape, action.dtype, state) == ((), np.int32, ())
+    assert [agent.act([0, 0, x, 9 * x], deterministic=True)[0] for x in (1, -1)] == [1, 0]
+    # Sampling pads three to four.
     for count in (1, 3):
         observations = np.random.default_rng(0).normal(size=(count, 4))
         one_by_one = [agent.act(observation, deterministic=True)[0] for observation in observations]
@@ -59,37 +168,6 @@ def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
     np.testing.assert_array_equal(first, second)
     assert 0 < np.mean(first) < 1
     assert (first != other).any()
-
-
-@pytest.mark.parametrize(
-    ("observation", "message"),
-    [
-        ([0, 0, 0], r"the observation of CartPole-v1 is an array int64 \[3\], where float32 \[4\] or a batch is"),
-        (np.zeros((2, 2, 4)), r"\[2, 2, 4\]"),
-        (np.zeros((0, 4)), r"\[0, 4\]"),
-        (["a", "b", "c", "d"], r"is a list of 4 \(str, str, str, str\), where float32"),
-    ],
-)
-def test_an_observation_that_is_none_is_refused_in_one_line(observation: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tributary.load("zoo:cartpole").act(observation)
-
-
-def test_images_may_be_of_any_dtype_and_have_their_channels_first() -> None:
-    """As Gymnasium's wrappers stack frames. Values that bytes cannot hold would become others."""
-    agent = tributary.load("zoo:pong")
-    game = VectorEnvironment(agent.config.environment, 3)
-    seen = game.reset(1)
-    game.close()
-    expected, _ = agent.act(seen, deterministic=True)
-    for images in (seen.astype(np.float32), np.moveaxis(seen, -1, 1), seen.astype(np.int64)):
-        np.testing.assert_array_equal(agent.act(images, deterministic=True)[0], expected)
-    assert agent.act(seen[0])[0] in range(6)
-    for wrong in (seen / 255.0, seen.astype(np.int16) - 1):
-        with pytest.raises(
-            ValueError, match=r"with .*, where uint8 \[84, 84, 4\], as agent.environment\(\) gives it, or a batch is"
-        ):
-            agent.act(wrong)
 
 
 def test_actions_are_in_the_environments_units(tmp_path: Path) -> None:
@@ -107,73 +185,6 @@ def test_actions_are_in_the_environments_units(tmp_path: Path) -> None:
         action, _ = agent.act(observations[0])
         assert environment.action_space.contains(action)
         environment.step(action)
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "batch"),
-    [
-        ("FrozenLake-v1", np.array([3, 15, 0])),
-        ("Blackjack-v1", (np.array([4, 21, 8]), np.array([1, 10, 2]), np.array([0, 1, 0]))),
-    ],
-)
-def test_observations_may_be_as_the_environment_gives_them(environment_id: str, batch: Any, tmp_path: Path) -> None:
-    settings = {"environment.id": environment_id, "stop_at_return": None, "stop_measure": "training"}
-    agent = tributary.load(untrained(tmp_path / "run", "cartpole", **settings))
-    environment = gymnasium.make(environment_id)
-    observation, _ = environment.reset(seed=1)
-    for _ in range(5):
-        action, _ = agent.act(observation)
-        assert environment.action_space.contains(action)
-        observation, _, terminated, _, _ = environment.step(action)
-        if terminated:
-            observation, _ = environment.reset()
-    actions, _ = agent.act(batch, deterministic=True)
-    assert actions.shape == (3,)
-    rows = zip(*batch, strict=True) if isinstance(batch, tuple) else batch
-    np.testing.assert_array_equal(actions, [agent.act(row, deterministic=True)[0] for row in rows])
-    with pytest.raises(ValueError, match="the observation of"):
-        agent.act((0.5,) * 3 if isinstance(batch, tuple) else 0.5)
-
-
-def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
-    """Images as Gymnasium stacks them, or with their channels together; what is text may be left out."""
-    space = Dict({"camera": Box(0, 255, (36, 36, 3), np.uint8), "gear": Discrete(2), "word": Text(5)})
-    seen = {"camera": np.full((36, 36, 3), 200, np.uint8), "gear": 1, "word": "go"}
-    settings = {
-        "environment": {"id": "Seen-v0", "screen_size": None, "frame_skip": 1, "greyscale": False, "frame_stack": 2},
-        "network": {"name": "a3c_cnn"},
-    }
-    registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
-    try:
-        run = untrained(tmp_path / "run", "images", **settings)
-        agent = tributary.load(run)
-        side = EnvironmentSide(agent.config.environment, policy_of(run)[1])
-        random = np.random.default_rng(0)
-        stacks = random.integers(0, 256, (3, 2, 36, 36, 3), np.uint8)
-        gears = np.array([0, 1, 1])
-        together = np.moveaxis(stacks, 1, 3).reshape(3, 36, 36, 6)
-        expected = np.c_[np.eye(2, dtype=np.float32)[gears].view(np.uint8), together.reshape(3, -1)]
-        for images in (stacks, together, together.astype(float), stacks.astype(np.int64)):
-            given = {"camera": images, "gear": gears, "word": "go"}
-            np.testing.assert_array_equal(side.batch(given).observations, expected)
-            actions, _ = agent.act(given)
-            assert (actions.shape, actions.max() < 3) == ((3,), True)
-        for image in (stacks[1], together[1]):
-            given = {"camera": image, "gear": gears[1]}
-            np.testing.assert_array_equal(side.batch(given).observations, expected[1:2])
-            assert agent.act(given)[0].shape == ()
-        for wrong, line in (
-            ({"camera": stacks[0, :, 1:], "gear": 1}, r"'camera' is an array uint8 \[2, 35, 36, 3\], where uint8"),
-            ({"camera": stacks, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
-            ({"camera": stacks / 255.0, "gear": gears}, r"'camera' is an array float64 .* with 0\.\d+, where uint8"),
-            ({"camera": stacks}, "is a dict with 'camera', where a dictionary with 'camera', 'gear' is expected"),
-            (None, "the observation of Seen-v0 is None, where a dictionary with 'camera', 'gear' is expected"),
-            ({"camera": stacks, "gear": gears + 1}, "'gear' is 2, where its space has 0 to 1"),
-        ):
-            with pytest.raises(ValueError, match=line):
-                agent.act(wrong)
-    finally:
-        gymnasium.registry.pop("Seen-v0")
 
 
 def test_an_atari_game_is_the_one_of_training() -> None:
