@@ -6,10 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, get_type_hints
 
-from launch.interrupts import blocked
-from launch.machine import without_collections
-from launch.output import exit_code, nearest, revision, versions
-from shared.errors import ConfigurationError
+from launch.interrupts import blocked, terminable
 
 
 class Command(NamedTuple):
@@ -54,15 +51,27 @@ COMMANDS: dict[str, Command] = {
     "zoo": Command("", "list the agents that ship: zoo:NAME stands where RUN does", "launch.commands.zoo:list_zoo"),
 }
 _HELP = ("-h", "--help", "help")
+# EXIT_INTERRUPTED of launch.output, which may not be imported yet.
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     typed = arguments if arguments is not None else sys.argv[1:]
-    return exit_code(lambda: _run(*(typed or ["--help"])))
+    try:
+        # Not at the head of this file: this takes half a second, in which Ctrl-C would print a traceback.
+        from launch.output import exit_code
+
+        return exit_code(lambda: _run(*(typed or ["--help"])))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 def _run(command: str, *rest: str) -> int | None:
+    from launch.machine import without_collections
+    from launch.output import nearest, revision, versions
+    from shared.errors import ConfigurationError
+
     if command == "help" and rest:
         command, rest = rest[0], (*rest[1:], "--help")
     if command in _HELP:
@@ -96,7 +105,7 @@ def _run(command: str, *rest: str) -> int | None:
         show_help(takes, command, rest)
         return None
     arguments = parse(takes, command, rest)
-    with imports_permitted(every=getattr(arguments, "trust_imports", False)):
+    with imports_permitted(every=getattr(arguments, "trust_imports", False)), terminable():
         return function(arguments)
 
 

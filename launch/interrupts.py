@@ -1,6 +1,10 @@
 """Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
 
+import os
 import signal
+import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -106,3 +110,43 @@ def blocked(kind: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# `timeout` sends SIGTERM to its child, and at once to the child's process group.
+_REPEATED_SECONDS = 1.0
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, to which commands that handle Ctrl-C respond in the same way."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within this context SIGTERM raises KeyboardInterrupt in the main thread: a command keeps what it keeps at Ctrl-C.
+
+    One that does not handle it prints a line. A later SIGTERM ends the process at once, in case the exception was lost
+    in a callback. A process that ignores SIGTERM goes on ignoring it. Elsewhere than in the main thread: no change.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before != signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first: float | None = None
+
+    def terminate(kind: int, _frame: object) -> None:
+        nonlocal first
+        if first is None:
+            first = time.monotonic()
+            raise TerminatedError
+        if time.monotonic() - first > _REPEATED_SECONDS:
+            signal.signal(kind, signal.SIG_DFL)
+            os.kill(os.getpid(), kind)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except TerminatedError:
+        print("stopped by SIGTERM", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,7 @@
 """The command line from end to end: its exit codes, its files, its help, and the page of all settings."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
+from launch.commands.runs import RunsArguments
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
@@ -82,6 +84,42 @@ for command in ("--version", "--help", "help train", "evaluate --help", "runs --
 """
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("module", ["launch.machine", "launch.output", "rich.console", "shared.config"])
+def test_ctrl_c_while_the_command_line_is_imported_prints_nothing(module: str) -> None:
+    script = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from launch.cli import main
+sys.exit(main(["--version"]))
+"""
+    result = subprocess.run([sys.executable, "-c", script, module], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_sigterm_ends_a_command_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated(arguments: RunsArguments) -> None:
+        assert arguments.sort == "name"
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            # `timeout` sends two.
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("launch.commands.runs.list_runs", terminated)
+    assert main(["runs", "--sort", "name"]) == 130
+    assert capsys.readouterr() == ("", "stopped by SIGTERM\n")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,15 +183,20 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]
 
 
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_shows_the_episodes_that_have_ended(
-    cartpole_runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: signal.Signals,
+    cartpole_runs: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     play, episodes = Evaluator.play, list[int]()
 
     def interrupted(self: Evaluator, *arguments: Any, **more: Any) -> EvaluationPart:
         part = play(self, *arguments, **more)
         if sum(episodes) >= 8:
-            raise KeyboardInterrupt
+            assert signal.getsignal(kind) != signal.SIG_DFL
+            signal.raise_signal(kind)
         episodes.append(len(part.order))
         return part
 
