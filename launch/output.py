@@ -211,14 +211,14 @@ def unfinished(path: Path) -> Path:
 def replacement(path: Path) -> Iterator[Path]:
     """The name of a file that replaces `path` as a whole when the block ends without an error.
 
-    An OSError without a file, as of a full disk, gets the name of this one.
+    An OSError without a file, as of a full disk, or of the unfinished file, gets the name of this one.
     """
     part = unfinished(path)
     try:
         yield part
         part.replace(path)
     except OSError as error:
-        if error.filename is None:
+        if error.filename in (None, str(part)):
             error.filename = str(path)
         raise
     finally:

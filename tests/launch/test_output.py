@@ -118,6 +118,16 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("problem", ["no folder", "a folder of its name"])
+def test_an_error_names_the_file_and_not_its_unfinished_name(problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json" if problem == "a folder of its name" else tmp_path / "gone" / "summary.json"
+    if problem == "a folder of its name":
+        path.mkdir()
+    with pytest.raises(OSError, match="directory") as error:
+        write_json(path, {})
+    assert error.value.filename == str(path)
+
+
 def test_two_processes_may_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table.csv"
     with whole_file(path) as file:
