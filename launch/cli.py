@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+@terminable()
 def _run(command: str, *rest: str) -> int | None:
     from launch.machine import without_collections
     from launch.output import nearest, revision, versions
@@ -105,7 +106,7 @@ def _run(command: str, *rest: str) -> int | None:
         show_help(takes, command, rest)
         return None
     arguments = parse(takes, command, rest)
-    with imports_permitted(every=getattr(arguments, "trust_imports", False)), terminable():
+    with imports_permitted(every=getattr(arguments, "trust_imports", False)):
         return function(arguments)
 
 

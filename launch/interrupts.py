@@ -59,6 +59,7 @@ class Interrupts(StopRequest):
     never count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of
     a job; a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as
     Ctrl-C does; after training they are ignored. A process that ignores SIGHUP, as under nohup, goes on ignoring it.
+    One that ignores SIGINT, as what a script starts with `&`, does not: `tributary stop` sends it.
     """
 
     def __init__(self) -> None:
@@ -67,9 +68,11 @@ class Interrupts(StopRequest):
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
-        self._handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
+        self._handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)}
         for kind, handler in self._handlers.items():
-            if handler != signal.SIG_IGN:
+            if kind == signal.SIGINT and handler == signal.SIG_IGN:
+                signal.signal(kind, signal.default_int_handler)
+            elif kind != signal.SIGINT and handler != signal.SIG_IGN:
                 signal.signal(kind, self._request_only)
         return self
 

@@ -328,6 +328,16 @@ def test_a_hangup_outside_of_training() -> None:
         send(signal.SIGHUP)
 
 
+def test_a_run_that_a_script_starts_in_the_background_can_be_stopped_before_it_trains() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts(), pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_whose_exception_is_lost_stops_the_run_once_it_trains() -> None:
     with Interrupts() as interrupts:
         # As in a callback of a weak reference, which Python calls within imports.
