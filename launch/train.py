@@ -446,20 +446,19 @@ def _resumed_folder(run: _Run) -> Iterator[None]:
 def _new_folder(run: _Run, threads: str) -> Iterator[None]:
     """The folder with the files of a new run, which is removed again if the run cannot start."""
     folder, config, first = run.folder, run.config, run.first
-    made = manifest(config, run.spec, run.preset, threads)
-    if first is not None:
-        made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
-    # It may refuse a folder that is another process's, which must stay.
-    folder.create(config, run.spec, made)
     release_storage: Callable[[], None] | None = None
     try:
+        made = manifest(config, run.spec, run.preset, threads)
+        if first is not None:
+            made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+        folder.create(config, run.spec, made)
         if config.storage is not None:
             release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
         if first is not None:
             write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
         yield
     except BaseException as error:
-        early = isinstance(error, KeyboardInterrupt) and not run.listener.training
+        early = isinstance(error, KeyboardInterrupt | OSError) and not run.listener.training
         if early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
             folder.discard()
             if release_storage is not None:

@@ -113,15 +113,17 @@ class RunFolder:
         make_folder(self.path, "run_dir")
         try:
             # Another process may have made it, too.
-            return lock_folder(self.path)
+            lock = lock_folder(self.path)
         except ConfigurationError:
             self._remove_empty()
             raise
+        if self.settings_file.exists():
+            lock.close()
+            raise setting_error("run_dir", self.path, "has the run of another process; name another folder")
+        return lock
 
     def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
         """Write the files of a new run that are known before training."""
-        if self.settings_file.exists():
-            raise setting_error("run_dir", self.path, "has the run of another process; name another folder")
         self.write_config(config)
         if spec.observation_mean is not None:
             np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)

@@ -1,5 +1,6 @@
 """A run in this process or in one of its own: its events, the signals, every way in which it ends, what it leaves."""
 
+import errno
 import json
 import os
 import signal
@@ -147,6 +148,19 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
         growing = quick(executor="ray", address="10.0.0.1:6379", actors=actors)
         train(growing, tmp_path / actors, lambda _: None)
         assert trained[-1].actor.environments == environments
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("launch.train.manifest", fails)
+    with pytest.raises(type(error)):
+        train(quick(), tmp_path / "runs" / "run", lambda _: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("option", ["--resume", "--start-from"])

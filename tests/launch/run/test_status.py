@@ -204,16 +204,18 @@ def test_a_link_to_a_folder_that_is_gone_is_refused(working_folder: Path) -> Non
         new_run_dir("cartpole")
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_runs_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = PRESETS["cartpole"].config
     spec = environment_spec(config.environment)
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     with first.make():
         first.create(config, spec, {})
     # The second process has found the folder free before.
-    with lock_folder(second.path), pytest.raises(ConfigurationError, match="has the run of another process; name an"):
-        second.create(replace(config, seed=2), spec, {})
+    monkeypatch.setattr(second, "check_free", lambda: None)
+    with pytest.raises(ConfigurationError, match="has the run of another process; name an"):
+        second.make()
     assert first.read_settings() == config
+    lock_folder(first.path).close()
 
 
 def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
