@@ -312,8 +312,15 @@ def lock_folder(folder: Path) -> IO[bytes]:
             # An older one may be locked by a process on another machine, while the lock server does not respond here.
             path.unlink(missing_ok=True)
         raise ConfigurationError(f"folder {folder} {problem}") from error
-    file.truncate(0)
-    file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
+    try:
+        file.truncate(0)
+        file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
+    except OSError as error:
+        # On a full disk. Another process that has opened the file cannot write to it, either.
+        if new:
+            path.unlink(missing_ok=True)
+        file.close()
+        raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
     return file
 
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -216,6 +217,18 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
         second.make()
     assert first.read_settings() == config
     lock_folder(first.path).close()
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file may have a byte: the lock can be made, and not written.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(ConfigurationError, match=f"^folder {tmp_path}/runs/new cannot be written to: "):
+            RunFolder(tmp_path / "runs" / "new").make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
