@@ -94,7 +94,8 @@ def scaling(arguments: ScalingArguments) -> int:
                 made[actors].append(steady_state(config, train_for(config, arguments.seconds), arguments.seconds))
     except KeyboardInterrupt:
         interrupted = True
-        console.print("interrupted; what was measured is shown")
+        shown = "what was measured is shown" if any(made.values()) else "nothing was measured"
+        console.print(f"interrupted; {shown}")
     points = summarise(configs, made)
     if not points:
         return EXIT_INTERRUPTED

@@ -247,3 +247,16 @@ def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     out = capsys.readouterr().out
     assert "no saturation" in out
     assert (len(result["busy"]), "busy machine: load average 1000.0 on" in out) == (1, True)
+
+
+def test_an_interrupt_before_the_first_measurement_shows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def train_for(*_: object) -> list[dict]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.bench.scaling.train_for", train_for)
+    file = tmp_path / "scaling.json"
+    assert main(f"bench scaling cartpole --actors 1,2 --json {file}".split()) == 130
+    assert "interrupted; nothing was measured" in capsys.readouterr().out
+    assert not file.exists()
