@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from random_play import shorten_random_play
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
@@ -40,5 +39,5 @@ def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with pytest.MonkeyPatch.context() as patch:
         # As `short_random_play`, which is of one test only.
-        shorten_random_play(patch)
+        patch.setattr("actors.environments.vector._STEPS", 40)
         return _train(tmp_path_factory.mktemp("pong") / "run", settings)

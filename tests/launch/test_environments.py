@@ -13,13 +13,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from sessions import quick
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
-from launch.run.events import Event, Message
-from launch.settings.files import with_settings
 from launch.train import Result, train
-from shared.config import RunConfig
 
 MODULE = """
 import gymnasium
@@ -125,18 +123,6 @@ def test_what_is_seen_is_learned(
     assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])
 
 
-_QUICK: dict[str, Any] = {
-    "executor": "inline",
-    "actors": 1,
-    "network.name": "mlp",
-    "network.hidden_sizes": (8,),
-    "actor.environments": 2,
-    "actor.unroll_length": 5,
-    "environment.frame_skip": 1,
-    "total_frames": 200,
-}
-
-
 class Awkward(gymnasium.Env):
     """Changes to another folder, is bound to the thread that makes it, and cannot be closed."""
 
@@ -161,28 +147,18 @@ class Awkward(gymnasium.Env):
         raise AttributeError("no viewer")
 
 
-class Endless(Awkward):
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        return *super().step(action)[:2], False, False, {}
-
-
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     gymnasium.register("Awkward-v0", Awkward)
-    gymnasium.register("Endless-v0", Endless)
     yield
-    for name in ("Awkward-v0", "Endless-v0"):
-        gymnasium.registry.pop(name)
+    gymnasium.registry.pop("Awkward-v0")
 
 
 def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "simulator").mkdir()
     monkeypatch.chdir(tmp_path)
     options = {"folder": str(tmp_path / "simulator")}
-    config = with_settings(RunConfig(), _QUICK | {"environment.id": "Awkward-v0", "environment.options": options})
+    config = quick(environment={"id": "Awkward-v0", "options": options}, total_frames=200)
     result: Result = train(config, Path("run"), lambda _: None)
     assert Path.cwd() == tmp_path / "simulator", "the copies of training have changed it"
     # Written after its environments were closed, which raised an error.
@@ -191,23 +167,6 @@ def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monke
     assert summary["status"] == "frames_reached"
     assert list((tmp_path / "run" / "checkpoints").glob(f"update-{summary['updates']}.index"))
     assert not list((tmp_path / "simulator").iterdir())
-
-
-def test_an_evaluation_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.loop.coordinator._ALLOWED_AGENT_STEPS", 500)
-    lines: list[str] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Message) and "given up" in event.text:
-            lines.append(event.text)
-
-    settings = {"environment.id": "Endless-v0", "total_frames": 1_000, "evaluation.every_frames": 100}
-    result = train(with_settings(RunConfig(), _QUICK | settings), tmp_path / "run", on_event)
-    # Another one would be due 100 frames later.
-    (line,) = lines
-    assert "is given up: it took " in line
-    assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N; no other regular one is played" in line
-    assert result.status == "frames_reached"
 
 
 THEIRS = """

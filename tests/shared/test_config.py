@@ -6,13 +6,7 @@ from typing import Annotated
 
 import pytest
 
-from shared.config import (
-    ActorConfig,
-    ExplorationConfig,
-    LearnerConfig,
-    NetworkConfig,
-    RunConfig,
-)
+from shared.config import ActorConfig, ExplorationConfig, LearnerConfig, NetworkConfig, RunConfig
 from shared.config.checks import Range, check_ranges
 from shared.errors import ConfigurationError, last_line, one_line, typed_line
 

@@ -174,18 +174,6 @@ def test_spaces_of_users_come_from_processes_of_their_own(tmp_path: Path, monkey
         environment_spec(replace(config, id="missions:Longer-v0"))
 
 
-def test_cartpole_resets_in_the_step_after_the_end() -> None:
-    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE), 3)
-    environment.reset(np.array([0, 7, 9]))
-    while not (result := environment.step(np.zeros(3, np.int32))).terminated.any():
-        pass
-    ended = result.terminated
-    assert (np.abs(result.observations[ended, 2]) > 0.2).all()
-    after = environment.step(np.ones(3, np.int32))
-    assert (np.abs(after.observations[ended]) <= 0.05).all()
-    assert not after.rewards[ended].any()
-
-
 @pytest.mark.usefixtures("short_random_play")
 def test_the_mean_observation_is_reproducible_and_in_range() -> None:
     first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))

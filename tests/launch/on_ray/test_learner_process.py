@@ -39,8 +39,10 @@ class FakeLearner:
     `end` is the result of `run`, `files` are those of its folder, and `viewed` the arguments of its views.
     """
 
-    def __init__(self, end: Any = PENDING, agent_steps: int = 0, files: dict[str, bytes] | None = None) -> None:
-        self.end, self.files, self.responds = end, files or {}, True
+    def __init__(
+        self, end: Any = PENDING, agent_steps: int = 0, files: dict[str, bytes] | None = None, responds: bool = True
+    ) -> None:
+        self.end, self.files, self.responds = end, files or {}, responds
         self.seen, self.viewed = View(Progress(agent_steps=agent_steps), []), list[tuple[Any, ...]]()
         self.run = SimpleNamespace(remote=lambda: lambda: self.end)
         self.interrupt = SimpleNamespace(remote=lambda: lambda: None)
@@ -105,10 +107,8 @@ def run(
         def start(how: LearnerStart) -> FakeLearner:
             starts.append(how)
             agent_steps, end = next(ends)
-            learner = FakeLearner(end, agent_steps)
             # One without an end has not started yet.
-            learner.responds = end is not PENDING
-            return learner
+            return FakeLearner(end, agent_steps, responds=end is not PENDING)
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view({})
@@ -193,8 +193,7 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
 
 def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, tmp_path: Path) -> None:
     """Ray would wait for ever for a machine for the next learner. On a cluster one may come."""
-    process = FakeLearner()
-    process.responds = False
+    process = FakeLearner(responds=False)
     alone, on_cluster = (RemoteLearner(process, tmp_path, print, alone=alone) for alone in (True, False))
     alone.view({})
     fake_ray.nodes = []
@@ -208,8 +207,7 @@ def test_a_second_ctrl_c_before_the_learner_is_ready_leaves_nothing(
     ready: bool, fake_ray: FakeRay, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver waits for the learner when the second one comes: the first was not passed on yet."""
-    process = FakeLearner()
-    process.responds = ready
+    process = FakeLearner(responds=ready)
 
     def watch(_wait: Callable, view: Callable, _pass_on: Callable) -> Any:
         view({})
@@ -248,8 +246,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 
 
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path: Path) -> None:
-    process = FakeLearner(agent_steps=3)
-    process.responds = False
+    process = FakeLearner(agent_steps=3, responds=False)
     learner = RemoteLearner(process, tmp_path, print)
     assert learner.view({}) == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
@@ -268,8 +265,7 @@ def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path
 @pytest.mark.usefixtures("fake_ray")
 def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
     """Also at its end, when an older copy is under way, and before the error of a run that fails."""
-    process = FakeLearner(files={"summary.json": b"old"})
-    process.responds = False
+    process = FakeLearner(files={"summary.json": b"old"}, responds=False)
     learner = RemoteLearner(process, tmp_path, print)
     assert learner.wait() is None
     assert list(tmp_path.iterdir()) == [], "a learner that is being made is not waited for"
