@@ -80,9 +80,11 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     check_that_it_goes_on(run)
 
 
-# The training environments are made before the first checkpoint, those of the evaluator when it begins.
+# The training environments are made before the first checkpoint, those of the evaluator when it begins. One of these
+# hangs, so that the first Ctrl-C cannot end the run before the second one comes.
 WATCHED = """
 from pathlib import Path
+from threading import Event
 import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
@@ -91,8 +93,13 @@ HERE = Path(__file__).parent
 class Watched(CartPoleEnv):
     def __init__(self, **options):
         super().__init__(**options)
-        if (HERE / "run" / "checkpoints" / "update-0.index").exists():
-            (HERE / "evaluates").touch()
+        self.evaluates = (HERE / "run" / "checkpoints" / "update-0.index").exists()
+
+    def step(self, action):
+        if self.evaluates:
+            (HERE / "hangs").touch()
+            Event().wait()
+        return super().step(action)
 
 gymnasium.register("Watched-v0", entry_point=Watched, max_episode_steps=500)
 """
@@ -101,13 +108,10 @@ gymnasium.register("Watched-v0", entry_point=Watched, max_episode_steps=500)
 def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (tmp_path / "watched.py").write_text(WATCHED)
-    # The evaluation under way takes longer than anybody would wait: one that reaches the target is played to its end.
-    endless = "--total-frames 100M --evaluation.episodes 10000000 --stop-at-return 1 --stop-measure evaluation"
-    endless += " --evaluation.every-frames 500"
-    endless += " --environment.id watched:Watched-v0 --environment.vectorization sync"
+    endless = "--total-frames 100M --evaluation.every-frames 500 --environment.id watched:Watched-v0"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with Terminal(command("inline", run, endless), environment={"PYTHONPATH": path}) as terminal:
-        terminal.until((tmp_path / "evaluates").exists)
+        terminal.until((tmp_path / "hangs").exists)
         terminal.type("\x03")
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
         assert terminal.process.poll() is None
