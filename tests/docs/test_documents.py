@@ -48,17 +48,6 @@ def test_what_a_run_usually_takes_is_the_median_of_the_scores(preset: str, cells
     assert PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(agent_steps), rel=0.01)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
-def test_prose_is_wrapped(document: Path) -> None:
-    """At 150 columns; tables, pictures and code are as wide as they are."""
-    prose = FENCED.sub("", document.read_text(encoding="utf-8"))
-    assert not [line for line in prose.splitlines() if len(line) > 150 and not line.startswith(("|", "<img", "!["))]
-
-
-def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().split()) <= 900
-
-
 # Placeholders, modules of users, and runs and files that are not here.
 NOT_HERE = re.compile(r"[A-Z]{3,}(?!/)|…|_|corridor|--resume|--config|--start-from$")
 
