@@ -154,7 +154,8 @@ class Job:
             text = text.replace(line, edited)
         (folder / "my-slurm.sh").write_text(text)
         self.set_total_frames(10**9)
-        options = ("--parsable", f"--chdir={folder}", f"--output={folder}/output", "--cpus-per-task=1", "--mem-per-cpu=4G", *options)
+        node = ("--cpus-per-task=1", "--mem-per-cpu=4G")
+        options = ("--parsable", f"--chdir={folder}", f"--output={folder}/output", *node, *options)
         self.number = int(slurm.run("sbatch", *options, str(folder / "my-slurm.sh")))
         self.run = folder / "runs" / f"slurm-{self.number}"
 
