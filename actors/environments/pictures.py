@@ -112,7 +112,8 @@ class Pictures(gymnasium.Wrapper):
             newest = self._turn(image)[None]
             earlier = np.repeat(newest, self._stack, axis=0) if before is None else next(before)
             self._stacks.append(np.concatenate([earlier[1:], newest]))
-            return self._stacks[-1]
+            # A copy: a program may draw in it, for example by `agent.environment()`.
+            return self._stacks[-1].copy()
 
         return with_parts(self.env.observation_space, observation, stacked)
 

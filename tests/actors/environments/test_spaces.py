@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from spaces import Given, registered
 
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import VectorEnvironment, adapter_of, environment_spec
 from actors.environments.spaces import Observations, random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
@@ -176,6 +176,14 @@ def test_an_environment_may_draw_its_images_in_the_same_memory() -> None:
     for stacked in ([0, 0, 1], [0, 1, 2]):
         image += 1
         assert environment.step(np.zeros(1, np.int32)).observations[0, 5, 5, ::3].tolist() == stacked
+
+
+def test_a_program_may_draw_in_the_stack_that_it_was_given() -> None:
+    given = Given(IMAGE, TWO, [picture(v) for v in (10, 20)])
+    environment = adapter_of(config(given, screen_size=None, frame_stack=2)).make_single()
+    seen, _ = environment.reset()
+    seen[:] = 99
+    assert environment.step(0)[0][:, -1, -1, 0].tolist() == [10, 20]
 
 
 BESIDE = Dict(
