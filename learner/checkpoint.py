@@ -110,11 +110,6 @@ def _for_tensorflow(folder: Path) -> Iterator[Path]:
     if not _PATTERN.search(str(folder)):
         yield folder
         return
-    if not _OPEN_FOLDERS.is_dir():
-        raise ConfigurationError(
-            f"checkpoints cannot be kept in {folder}: TensorFlow takes [ ] * ? and \\ in its path for a pattern; name "
-            f"another folder"
-        )
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _OPEN_FOLDERS / str(descriptor)
