@@ -20,7 +20,7 @@ from watched_processes import output_of
 
 import tributary_rl as tributary
 from launch.presets import PRESETS
-from launch.python.run import PlayOptions, resolved_run
+from launch.python.run import PlayOptions, Run, resolved_run
 from launch.results.evaluate import PlayArguments
 from launch.settings.resolve import ResolvedRun
 
@@ -183,6 +183,12 @@ def test_evaluations_and_videos_have_the_options_of_the_commands() -> None:
     options = get_type_hints(PlayOptions)
     assert options.keys() == {field.name for field in fields(PlayArguments)} - {"run", "json"}
     assert options == {name: kind for name, kind in get_type_hints(PlayArguments).items() if name in options}
+    # But not those for files.
+    play: Any
+    for play in (functools.partial(tributary.evaluate, "zoo:cartpole"), Run("zoo:cartpole").video):
+        for name in ("json", "episode"):
+            with pytest.raises(TypeError, match=f"keyword argument '{name}'; there are episodes, protocol, "):
+                play(**{name: "x"})
 
 
 @pytest.mark.slow

@@ -58,6 +58,14 @@ class PlayOptions(TypedDict, total=False):
     trust_imports: bool
 
 
+def _check_names(options: PlayOptions) -> None:
+    """Refuse other options of the commands, such as json: in Python a result is returned."""
+    for name in options:
+        if name not in PlayOptions.__annotations__:
+            known = ", ".join(PlayOptions.__annotations__)
+            raise TypeError(f"got an unexpected keyword argument {name!r}; there are episodes, {known}")
+
+
 class Run:
     """A trained run.
 
@@ -95,6 +103,7 @@ class Run:
         """
         from launch.results.evaluate import EvaluateArguments, score
 
+        _check_names(options)
         share_tensorflow()
         arguments = EvaluateArguments(run=self.path, episodes=episodes, **options)
         with imports_permitted(every=arguments.trust_imports):
@@ -132,6 +141,7 @@ class Run:
         """
         from launch.film.record import RecordArguments, film
 
+        _check_names(options)
         share_tensorflow()
         arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **options)
         with imports_permitted(every=arguments.trust_imports):
