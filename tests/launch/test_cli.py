@@ -12,7 +12,7 @@ import pytest
 from launch.cli import main
 from launch.commands.runs import RunsArguments
 from launch.loop.inline import InlineExecutor
-from launch.presets import PRESETS
+from launch.presets import PRESET_GROUPS, PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.check import check_network
 from launch.settings.help import MOST_USED, page, settings
@@ -152,9 +152,13 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run make settings"
 
 
-def test_help_shows_what_most_runs_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_what_most_runs_change_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["train", "cartpole", "--help"]) == 0
     shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 60
     for name in MOST_USED:
         assert f"--{name.replace('_', '-')} (" in shown
     assert "--supervision" not in shown
@@ -164,6 +168,16 @@ def test_help_shows_what_most_runs_change(capsys: pytest.CaptureFixture[str]) ->
     # The values are the preset's.
     for line in ("--environment.id (CartPole-v1)", "--stop-at-return (475.0)", "--stop-measure (evaluation)"):
         assert line in shown
+
+
+def test_the_list_of_presets_has_fewer_columns_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 2 * len(PRESETS) + len(PRESET_GROUPS) + 1, "a description takes two lines at most"
 
 
 def test_the_list_of_presets_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,14 @@ def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, caps
     assert capsys.readouterr().out == ""
 
 
+def test_the_other_callback_does_not_revoke_a_stop(make: Make) -> None:
+    rows: list[dict[str, Any]] = []
+    under_way = make(Run("frames_reached"), rows.append, lambda event, _: not isinstance(event, Row))
+    under_way.follow()
+    under_way.wait()
+    assert rows == []
+
+
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.toml").write_text("seed = 3")
