@@ -86,10 +86,7 @@ def connect(config: RunConfig, actors: int) -> None:
         # GPU actors share the cores of the machine. Ray counts no GPUs that are pretended.
         start_here(max(usable_cores() if on_gpus else 1, actors), pretended_gpus() if on_gpus else 0)
         return
-    try:
-        join(config.address)
-    except ConnectionError as error:
-        raise _no_cluster(config.address, error) from error
+    join(config.address)
 
 
 @contextmanager
@@ -174,8 +171,7 @@ def join(address: str) -> None:
     """Join the cluster at an address; `auto`: at RAY_ADDRESS, or the one that runs on this machine.
 
     Raises:
-        ConfigurationError: nothing listens there, or the cluster runs another version of Ray or Python.
-        ConnectionError: the listener is no Ray cluster.
+        ConfigurationError: no Ray cluster answers there, or the cluster runs another version of Ray or Python.
     """
     if address == "auto":
         # Ray takes the variable before it looks for a cluster on this machine.
@@ -184,6 +180,8 @@ def join(address: str) -> None:
     try:
         with _sigterm_after_start():
             ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
+    except ConnectionError as error:
+        raise _no_cluster(address, error) from error
     except RuntimeError as error:
         text = one_line(error)
         if "ersion mismatch" not in text:
@@ -389,7 +387,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
     """A full report of each node.
 
     Raises:
-        ConfigurationError: nothing listens at the address, or the cluster runs another version of Ray or Python.
+        ConfigurationError: no Ray cluster answers there, or the cluster runs another version of Ray or Python.
     """
     try:
         join(address)

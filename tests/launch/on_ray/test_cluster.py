@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from launch.cli import main
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
@@ -248,7 +249,17 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
         assert taken == [joined.format(listener=listener)]
 
 
-def test_a_listener_that_is_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda address: cluster.connect(RunConfig(address=address), actors=1),
+        lambda address: cluster.probe_cluster(address, Console()),
+    ],
+    ids=["train", "doctor"],
+)
+def test_a_listener_that_is_no_cluster_is_one_line(
+    command: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise ConnectionError("no GCS")
 
@@ -256,7 +267,7 @@ def test_a_listener_that_is_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPat
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ConfigurationError) as raised:
-            cluster.connect(RunConfig(address=address), actors=1)
+            command(address)
     assert str(raised.value) == f"--address {address}: no Ray cluster answers there: no GCS"
 
 
