@@ -22,7 +22,11 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command("[PRESET]", "train an agent, from one of tributary presets", "launch.commands.train:train_line"),
+    "train": Command(
+        "[PRESET]",
+        "train an agent, by a preset or an environment's id; pong by default",
+        "launch.commands.train:train_line",
+    ),
     "evaluate": Command("RUN", "play whole episodes by an explicit protocol", "launch.results.evaluate:evaluate"),
     "record": Command("RUN", "write whole episodes as a video", "launch.film.record:record"),
     "watch": Command("[RUN]", "watch an agent play in the terminal, zoo:pong by default", "launch.film.watch:watch"),
@@ -77,7 +81,7 @@ def _run(command: str, *rest: str) -> int | None:
         command, rest = rest[0], (*rest[1:], "--help")
     if command in _HELP:
         print(f"usage: tributary COMMAND [ARGUMENTS]\n\ncommands:\n{_listed('')}")
-        print(f"  {'help [COMMAND]':<18} this list, or all settings of a command")
+        print(f"  {'help [COMMAND]':<18} this list, or the settings of a command")
         print("\ntributary --version says which version this is.")
         return None
     if command == "--version":
@@ -86,7 +90,7 @@ def _run(command: str, *rest: str) -> int | None:
     if command == "bench":
         if not rest or rest[0] in _HELP:
             print(f"usage: tributary bench WHAT [ARGUMENTS]\n\n{_listed('bench ')}")
-            print("\ntributary bench WHAT --help shows all settings.")
+            print("\ntributary bench WHAT --help shows the settings that most runs change, --help-all every one.")
             return None
         command, rest = f"bench {rest[0]}", rest[1:]
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
@@ -95,7 +99,9 @@ def _run(command: str, *rest: str) -> int | None:
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            known = [name for name in COMMANDS if name.startswith("bench ") == command.startswith("bench ")]
+            benches = [name for name in COMMANDS if name.startswith("bench ")]
+            others = dict.fromkeys(name.split()[0] for name in COMMANDS)
+            known = benches if command.startswith("bench ") else others
             raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
         module, _, name = COMMANDS[command].function.partition(":")
         function = getattr(importlib.import_module(module), name)

@@ -17,6 +17,7 @@ MISTAKES = {
     "train pong --gpu": "--gpu: there is no such option; did you mean --actor.device?",
     "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
     "trian": "unknown command trian, did you mean train?",
+    "bensh": "unknown command bensh, did you mean bench?",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train NoSuch-v0": "--environment.id NoSuch-v0: no such environment; see gymnasium.registry",
     "report": "RUN: is missing; name at least one run folder",
