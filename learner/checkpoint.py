@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shared.errors import ConfigurationError, one_line
+from shared.errors import ConfigurationError, one_line, typed_line
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
@@ -31,12 +31,17 @@ class _JsonState(tf.train.experimental.PythonState):
         super().__init__()
         self._save = save
         self._restore = restore
+        # Of the last restore. TensorFlow would print warnings beside an exception that is raised through it.
+        self.error: Exception | None = None
 
     def serialize(self) -> str:
         return json.dumps(self._save())
 
     def deserialize(self, string_value: str) -> None:
-        self._restore(json.loads(string_value))
+        try:
+            self._restore(json.loads(string_value))
+        except (LookupError, TypeError) as error:
+            self.error = error
 
 
 class Checkpoints:
@@ -60,7 +65,8 @@ class Checkpoints:
         self._opened = ExitStack()
         folder = self._opened.enter_context(_for_tensorflow(folder))
         _remove_damaged_list(folder)
-        self._checkpoint = tf.train.Checkpoint(variables=variables, state=_JsonState(save_state, restore_state))
+        self._state = _JsonState(save_state, restore_state)
+        self._checkpoint = tf.train.Checkpoint(variables=variables, state=self._state)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(folder), max_to_keep=keep, checkpoint_name="update"
         )
@@ -82,7 +88,7 @@ class Checkpoints:
         """Restore the newest intact checkpoint. Returns one message for each damaged one that is newer.
 
         Raises:
-            ConfigurationError: no checkpoint is intact.
+            ConfigurationError: no checkpoint is intact, or the newest one has a state of another form.
         """
         damaged = []
         for path in checkpoint_paths(Path(self._manager.directory)):
@@ -92,6 +98,11 @@ class Checkpoints:
                 damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_in_short(error)}")
                 continue
             self._checkpoint.restore(str(path)).assert_consumed()
+            if self._state.error is not None:
+                raise ConfigurationError(
+                    f"checkpoint {path.name} in {self._folder} is of another version of Tributary "
+                    f"({typed_line(self._state.error)}); train --start-from RUN begins a new run with its weights"
+                ) from self._state.error
             return damaged
         raise ConfigurationError("; ".join(damaged) or _no_checkpoint(self._folder))
 

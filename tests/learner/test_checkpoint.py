@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_a_checkpoint_without_a_tensor_is_refused(tmp_path: Path) -> None:
     more = {"parameters": tf.Variable(tf.zeros(40)), "mean_square": tf.Variable(tf.zeros(40))}
     with pytest.raises(AssertionError, match="not bound"):
         Checkpoints(tmp_path, 3, more, dict, lambda _: None).restore()
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    Run(tmp_path).save(1)
+
+    def restore(state: dict[str, Any]) -> None:
+        state["a later key"]
+
+    variables = {"parameters": tf.Variable(tf.zeros(40))}
+    line = r"^checkpoint update-1 in .* is of another version of Tributary \(KeyError: 'a later key'\); train --start"
+    with pytest.raises(ConfigurationError, match=line):
+        Checkpoints(tmp_path, 3, variables, dict, restore).restore()
 
 
 def test_when_all_are_damaged_each_is_named(saved: Path) -> None:
