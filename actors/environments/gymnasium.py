@@ -274,10 +274,13 @@ def _not_taken(
 
     By the message of the call: an environment with `**kwargs` may pass them on to a class that takes fewer.
     """
-    found = _UNEXPECTED.search(str(error))
-    if found is None:
+    if found := _UNEXPECTED.search(str(error)):
+        name = found[1]
+    elif str(error).startswith(f"{getattr(creator, '__name__', '')}() takes no arguments"):
+        # A class without a constructor of its own.
+        name = next(iter(config.options), "render_mode")
+    else:
         return None
-    name = found[1]
     if name == "render_mode" and render_mode is not None:
         remedy = f"add render_mode to its constructor, and {render_mode} to the render_modes of its metadata"
         return setting_error("environment.id", config.id, f"takes no render_mode, by which it would draw; {remedy}")

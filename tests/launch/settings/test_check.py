@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from spaces import Given, registered
 
 from actors.environments import EnvironmentSpec
+from actors.environments.gymnasium import GymnasiumAdapter
 from launch.cli import main
 from launch.film.stage import make_stage
 from launch.presets import PRESETS
@@ -166,11 +167,18 @@ class Deaf(CartPoleEnv):
         super().__init__()
 
 
+class Bare(gymnasium.Env):
+    """Has no constructor of its own."""
+
+    observation_space, action_space = Box(0, 9, (1,)), Discrete(2)
+
+
 @pytest.mark.filterwarnings("error", "ignore:.*RGB-array rendering")
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
         (Blind, "it draws nothing: render() gave None, where uint8 [height, width, 3] is expected"),
+        (Bare, "takes no render_mode, by which it would draw; add render_mode to its constructor, and rgb_array to "),
         (Deaf, "takes no render_mode, by which it would draw; add render_mode to its constructor, and rgb_array to "),
     ],
 )
@@ -184,6 +192,15 @@ def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], why: str, mo
         stage.reset(1)
     assert str(raised.value).startswith(f"--environment.id Unseen-v0: cannot be shown: {why}")
     assert "\n" not in str(raised.value)
+
+
+def test_an_option_of_a_class_without_a_constructor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Bare-v0", gymnasium.envs.registration.EnvSpec("Bare-v0", entry_point=Bare))
+    config = EnvironmentConfig(id="Bare-v0", frame_skip=1, options={"length": 5})
+    with pytest.raises(
+        ConfigurationError, match=r"^--environment\.options length 5: Bare-v0 takes no such option; leave"
+    ):
+        GymnasiumAdapter(config).make_vector(1, 1)
 
 
 # Weights, slots, moments, counts and returns would mean something else.
