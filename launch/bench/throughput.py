@@ -109,7 +109,7 @@ def throughput(arguments: ThroughputArguments) -> None:
         progress(console, f"no bound: {no_bound}")
     progress(console, f"the whole system, {budget.describe(config.executor)} …")
     measured = steady_state(config, train_for(config, arguments.seconds), arguments.seconds)
-    progress(console, f"{parts} …")
+    progress(console, f"{parts}, again …")
     after, _ = measure_alone(config, spec, budget)
     both = {part: before[part] + after[part] for part in before}
     learner_seconds, emulators = float(np.median(both["learner"])), both.get("emulators")
@@ -295,8 +295,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         console,
         f"{settings['environment.id']}, {settings['network.name']}{'' if memory == 'none' else f' + {memory}'}: "
         f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
-        f"{settings['actor.unroll_length']}, {settings['actor.epochs']} epochs x {settings['actor.minibatches']} "
-        "minibatches",
+        f"{settings['actor.unroll_length']}, epochs x minibatches {settings['actor.epochs']} x "
+        f"{settings['actor.minibatches']}",
     )
     alone = {"alone": result["alone"]["seconds_per_step"]} if "alone" in result else {}
     columns = alone | {"in the system": result["stage_seconds_per_step"]}

@@ -92,6 +92,8 @@ class Display:
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
+                if self._live is not None and self._shown is not None:
+                    self._live.update(progress_table(self._shown, self._config, ended=True))
                 self.__exit__()
                 folder = Path(event.folder)
                 # It may be elsewhere, and the working directory may have been deleted.
@@ -200,8 +202,9 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
     )
 
 
-def progress_table(progress: Progress, config: RunConfig) -> Table:
-    """The live table. It fits 80 columns; in fewer, values are broken before labels."""
+def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False) -> Table:
+    """The live table. It fits 80 columns; in fewer, values are broken before labels. A run that has `ended` has no time
+    left."""
     p = progress
     caption = "times: per agent step; the learner's: per gradient"
     if p.agent_steps_dropped:
@@ -214,7 +217,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
     stages = p.stage_microseconds
     share = 100.0 * p.frames / config.total_frames
     dropped = sum(p.agent_steps_dropped.values())
-    label, left = _time_left(p, config)
+    label, left = ("left", duration(0.0)) if ended else _time_left(p, config)
     rows: list[tuple[str, str, str, str]] = [
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),

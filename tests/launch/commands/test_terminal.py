@@ -242,6 +242,20 @@ def test_the_numbers_of_rollouts_stay_in_an_interval_without_one(cartpole: RunCo
         assert shown in last
 
 
+def test_the_last_table_has_no_time_left(cartpole: RunConfig) -> None:
+    """A run that has reached its return would have hours, by its frames."""
+    console, config = screen(), replace(cartpole, total_frames=10**9)
+    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
+    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
+    summary = {"status": "return_reached", "episodes": 0, "mean_return_100": None, **dict.fromkeys(counts, 1)}
+    with Display(config, console) as display:
+        display.show(Started("run", config, 1))
+        display.update(LARGE)
+        display.show(Stopped("run", summary | nothing))
+    last = shown_by(console).rpartition("CartPole-v1")[2].splitlines()
+    assert [line.split()[-2] for line in last if "time left" in line] == ["0:00:00"]
+
+
 def expectations(preset: str, config: RunConfig, *updates: Progress) -> list[str]:
     """The lines of a run about what to expect, after these updates."""
     shown = io.StringIO()
