@@ -196,6 +196,21 @@ def test_a_wrong_result_is_one_line(faulty: Any, what: Callable[[], object], par
 
 
 @pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (None, "returned None, where (observation, info) is expected"),
+        ((None, {}), "the observation is None, where float32 [2] is expected"),
+        ((np.zeros(3, np.float32), {}), "the observation is an array float32 [3], where float32 [2] is expected"),
+    ],
+)
+def test_a_wrong_reset_is_one_line(faulty: Any, found: object, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Faulty, "reset", lambda *_, **__: found)
+    with pytest.raises(EnvironmentFailedError) as error:
+        played(faulty())
+    assert str(error.value).startswith(f"Faulty-v0: reset(): {line} (test_border.py:")
+
+
+@pytest.mark.parametrize(
     ("value", "part", "reward"),
     [(np.array([1.0]), 1, 1), (2**70, 1, 2**70), (np.False_, 2, 1), (0, 3, 1), (None, 4, 1)],
 )

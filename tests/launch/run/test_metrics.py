@@ -79,6 +79,8 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
     assert (views[1.0], views[2.0], views[6.0]) == (3_200.0, 3_200.0, 9_600.0)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 100
+    # From the evaluation on.
+    assert [row["evaluation_return"] == 1.0 for row in rows] == [row["elapsed_seconds"] >= 2.25 for row in rows]
     assert max(b["frames"] - a["frames"] for a, b in pairwise(rows)) <= 600
 
 
