@@ -103,7 +103,7 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
         version = int(weights["version"])
     for command in ("evaluate {} --episodes 2", "record {} --format gif", "plot {}", "report {}", "export {}"):
         assert main(command.replace("{}", "zoo:cartpole").split()) == 0
-    assert main(["plot", "zoo:cartpole", "zoo:cartpole"]) == 0
+    assert main(["plot", "zoo:cartpole", "zoo:pong"]) == 0
     out = working_folder / "runs" / "zoo-cartpole"
     made = {path.name for path in out.iterdir()}
     files = {"evaluation-training.json", "videos", "curve.png", "curve.svg", "report.html"}
@@ -113,7 +113,7 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
         assert json.loads(film.info["comment"]).keys() >= {"command", "revision", "versions", "hardware"}
     with Image.open(out / "curve.png") as picture:
         assert json.loads(picture.text["Description"]).keys() >= {"command", "revision", "hardware"}
-    # Trained in several runs.
+    # Of several runs.
     assert (working_folder / "curve.png").is_file()
     shown = capsys.readouterr().out
     assert all(f"runs/zoo-cartpole/{name}" in shown for name in made - {"videos"})
@@ -195,8 +195,8 @@ def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path],
 
 
 RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
-STUDY = ROOT / "docs" / "studies" / "a3c"
-SHIPPED = [*RUNS, *sorted(STUDY.glob("*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
+STUDIES = ROOT / "docs" / "studies"
+SHIPPED = [*RUNS, *sorted(STUDIES.glob("*/*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
 SCORES = (ROOT / "docs" / "scores.md").read_text()
 
 
@@ -210,8 +210,8 @@ def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
 # What the documents tell as results of presets of today.
 MADE_BY = {zoo.FOLDER / agent: preset for agent, preset in (("qbert", "atari"), ("pong-a3c", "a3c"))}
 MADE_BY |= {zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm", **{file.parent: "pong" for file in RUNS}}
-MADE_BY |= {STUDY / name: "a3c" for name in ("pong-seed-2", "pong-seed-3", "breakout")}
-MADE_BY |= {STUDY / "pong-default": "pong"}
+MADE_BY |= {STUDIES / "a3c" / name: "a3c" for name in ("pong-seed-2", "pong-seed-3", "breakout")}
+MADE_BY |= {STUDIES / "a3c" / "pong-default": "pong", STUDIES / "atari" / "beamrider": "atari"}
 
 
 @pytest.mark.parametrize("folder", MADE_BY, ids=lambda folder: folder.name)
