@@ -126,10 +126,10 @@ def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
-    """Number of gradients by policy lag."""
+    """Number of gradients by policy lag. A damaged row may have names that are no numbers."""
     counts: Counter[int] = Counter()
     for row in rows:
-        counts.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
+        counts.update({int(lag): n for lag, n in row.get("policy_lag_counts", {}).items() if lag.isdecimal()})
     return counts
 
 

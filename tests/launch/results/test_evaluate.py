@@ -191,6 +191,8 @@ def test_an_interrupt_shows_the_episodes_that_have_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     play, episodes = Evaluator.play, list[int]()
+    # A shell in the background has its programs ignore Ctrl-C.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(self: Evaluator, *arguments: Any, **more: Any) -> EvaluationPart:
         part = play(self, *arguments, **more)
@@ -202,7 +204,10 @@ def test_an_interrupt_shows_the_episodes_that_have_ended(
 
     monkeypatch.setattr(Evaluator, "play", interrupted)
     before = sorted(cartpole_runs[0].iterdir())
-    assert main(["evaluate", str(cartpole_runs[0]), "--episodes", "20"]) == 130
+    try:
+        assert main(["evaluate", str(cartpole_runs[0]), "--episodes", "20"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, ignored)
     shown = capsys.readouterr().out
     ended = sum(episodes)
     assert f"interrupted after {ended} of 20 episodes; those that end first are the short ones" in shown
