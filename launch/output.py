@@ -319,8 +319,8 @@ def provenance() -> dict[str, Any]:
 def provenance_text(runs: Sequence[str] = (), **more: Any) -> str:
     """The provenance and `more` as one line of JSON, for the metadata of pictures and videos.
 
-    These are passed on. Absolute paths, which have names of users and of machines, are relative to the working
-    directory, or a name alone where they lie elsewhere: those of `runs` and in the command.
+    Pictures and videos are passed on, and absolute paths have names of users and of machines. So `runs`, and paths in
+    the command, are relative to the working directory, or a name alone where they lie elsewhere.
     """
     made = provenance()
     made["command"] = shlex.join(map(_without_folders, shlex.split(made["command"])))

@@ -31,7 +31,7 @@ class _JsonState(tf.train.experimental.PythonState):
         super().__init__()
         self._save = save
         self._restore = restore
-        # Of the last restore. TensorFlow would print warnings beside an exception that is raised through it.
+        # The error of the last restore, for the caller to raise: TensorFlow would print warnings beside it here.
         self.error: Exception | None = None
 
     def serialize(self) -> str:

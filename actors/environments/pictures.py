@@ -81,7 +81,7 @@ class Pictures(gymnasium.Wrapper):
         super().__init__(environment)
         self._turn, self._stack = partial(_turned, size=size, greyscale=greyscale), stack
         self.observation_space = self._stacked_space(environment.observation_space)
-        # Of each image in an observation, in their order.
+        # The stack of each image of the last observation, in the order of its parts.
         self._stacks: list[ByteArray] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -183,8 +183,8 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
     if usual * config.environment.frame_skip > config.total_frames:
         return f"{takes}, and --total-frames {config.total_frames} ends the run before"
     return (
-        f"{takes}: at {rate:,.0f} a second it is "
-        f"reached in about {duration(left / rate)}; seeds differ by a factor of two"
+        f"{takes}: at {rate:,.0f} a second it is reached in about {duration(left / rate)}; seeds differ by a factor of "
+        "two"
     )
 
 

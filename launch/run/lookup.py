@@ -35,7 +35,7 @@ def _started(file: Path) -> int:
 def new_run_dir(name: str) -> Path:
     """Make a new folder below runs/, named by the time, with a number after others of the same second."""
     first = folder = (_RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    # For `mkdir`, a link to a folder that is gone exists, whatever the number.
+    # Before the loop: below a link to a folder that is gone, `mkdir` says of every number that the folder exists.
     make_folder(folder.parent, "run_dir")
     for number in count(2):
         try:

@@ -1,7 +1,7 @@
 """What only a machine with a GPU can show: `make gpu-test`. With TRIBUTARY_PRETENDED_GPUS=1 its CPU is taken for one.
 
 This process computes on the CPU: conftest.py hides GPUs from it. What a GPU computes is in processes of their own.
-Tests are in the order of what they tell: whoever has a card for five minutes stops them then.
+The most important tests come first: a machine may be lent for five minutes.
 """
 
 import json

@@ -253,7 +253,7 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
 
 
 FULL_DISK = OSError(errno.ENOSPC, "No space left on device")
-# Of a storage that has no other way to refuse the creation of a file that exists.
+# Errors for a file that exists, of storage without an error of its own for that.
 EXISTS = (NotImplementedError("File mode not supported"), OSError(22, "a pre-condition failed"))
 # A library's own error, which is no OSError.
 NO_ENDPOINT = RuntimeError("Could not connect\nto the endpoint")

@@ -113,7 +113,7 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
         assert json.loads(film.info["comment"]).keys() >= {"command", "revision", "versions", "hardware"}
     with Image.open(out / "curve.png") as picture:
         assert json.loads(picture.text["Description"]).keys() >= {"command", "revision", "hardware"}
-    # Of several runs.
+    # The picture of several runs.
     assert (working_folder / "curve.png").is_file()
     shown = capsys.readouterr().out
     assert all(f"runs/zoo-cartpole/{name}" in shown for name in made - {"videos"})
