@@ -203,8 +203,8 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
 
 
 def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False) -> Table:
-    """The live table. It fits 80 columns; in fewer, values are broken before labels. A run that has `ended` has no time
-    left."""
+    """The live table. It fits 80 columns; in fewer, values are broken before labels. A run that has `ended` shows no
+    time left."""
     p = progress
     caption = "times: per agent step; the learner's: per gradient"
     if p.agent_steps_dropped:
@@ -217,7 +217,7 @@ def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False
     stages = p.stage_microseconds
     share = 100.0 * p.frames / config.total_frames
     dropped = sum(p.agent_steps_dropped.values())
-    label, left = ("left", duration(0.0)) if ended else _time_left(p, config)
+    label, left = ("left", duration(None)) if ended else _time_left(p, config)
     rows: list[tuple[str, str, str, str]] = [
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
