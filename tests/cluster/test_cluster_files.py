@@ -54,6 +54,33 @@ def test_node_types_of_a_cloud(name: str) -> None:
     assert "learner" not in actor["resources"]
     assert "spot" in json.dumps(actor["node_config"]).lower()
     assert "spot" not in json.dumps(types["learner"]["node_config"]).lower()
+    gpu_actor = types["gpu_actor"]
+    assert gpu_actor["resources"].pop("GPU") == 1
+    assert "learner" not in gpu_actor["resources"]
+    # Nothing is paid for it until it is switched on.
+    assert (gpu_actor["min_workers"], gpu_actor["max_workers"]) == (0, 0)
+    # All nodes need the same Python.
+    assert all(re.search(r"ubuntu\D*24\.?04", json.dumps(kind)) for kind in types.values())
+
+
+@pytest.mark.parametrize("name", ["aws", "gcp"])
+@pytest.mark.parametrize(("vendors", "extras"), [([], "cluster"), (["0x8086", "0x10de"], "cluster,gpu")])
+def test_a_machine_with_a_card_of_nvidia_installs_the_extra_for_it(
+    name: str, vendors: list[str], extras: str, tmp_path: Path
+) -> None:
+    for number, vendor in enumerate(vendors):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+    python = tmp_path / "tributary" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nfor last in "$@"; do :; done; echo "$last"\n')
+    python.chmod(0o755)
+    (install,) = (command for command in load(name)["setup_commands"] if "--editable" in command)
+    install = install.replace("/sys/bus/pci/devices", str(tmp_path))
+    ended = subprocess.run(
+        ["bash", "-c", install], env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == f".[{extras}]\n"
 
 
 @pytest.mark.parametrize("name", RAY_UP)
