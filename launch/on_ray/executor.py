@@ -22,6 +22,9 @@ _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
 # they are polled between two waits of this length. That is so while actors start.
 _GLANCE_SECONDS = 0.01
+# A node's processes may end one after another, Ray's own last: a node that responds at the death of an actor is asked
+# again after this time, and before it is the actor that failed.
+_DYING_SECONDS = 2.0
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the worker pool starts others under new ids instead.
@@ -82,6 +85,8 @@ class RayExecutor(Executor):
         # The call in flight of each actor that has one, in the order of dispatch: Ray's reference, or the connection
         # that it went through.
         self._calls: dict[int, ray.ObjectRef | LocalConnection] = {}
+        # Calls in flight whose process died on a node that responded, with the error and the time to ask it again.
+        self._died: dict[int, tuple[RayActorError, float]] = {}
         self._transport = LocalTransport()
         # The snapshots in Ray's object store, by their use. Calls that carry an older one keep it there.
         self._stored: dict[str, tuple[WeightSnapshot, ray.ObjectRef]] = {}
@@ -123,12 +128,16 @@ class RayExecutor(Executor):
         return stored[1]
 
     def next_completion(self) -> Completion | None:
-        if not self._calls:
+        for died, (error, due) in self._died.items():
+            if time.monotonic() >= due:
+                return self._failed(died, error)
+        waiting = [actor_id for actor_id in self._calls if actor_id not in self._died]
+        if not waiting:
             # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
             time.sleep(_POLL_SECONDS)
             return None
         # Take the ready call that was dispatched first: no actor is passed over for long.
-        actor_id = self._first_ready(list(self._calls)[: 1 if self._config.lockstep else None], _POLL_SECONDS)
+        actor_id = self._first_ready(waiting[: 1 if self._config.lockstep else None], _POLL_SECONDS)
         if actor_id is None:
             return None
         try:
@@ -147,6 +156,7 @@ class RayExecutor(Executor):
 
     def remove(self, actor_id: int) -> None:
         self._calls.pop(actor_id, None)
+        self._died.pop(actor_id, None)
         self._end(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
@@ -225,11 +235,18 @@ class RayExecutor(Executor):
                 worker.connection = None
         return reply.result
 
-    def _failed(self, actor_id: int, error: RayError) -> Failed:
+    def _failed(self, actor_id: int, error: RayError) -> Failed | None:
+        """The failure of an actor; None if its node, which responds, may be about to end like its process."""
         raised = isinstance(error, RayTaskError)
         if raised and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
-        lost = isinstance(error, RayActorError) and self._slots.has_lost(self._workers[actor_id].node)
+        lost = False
+        if isinstance(error, RayActorError):
+            node = self._workers[actor_id].node
+            lost = self._slots.has_lost(node)
+            if node and not lost and actor_id not in self._died:
+                self._died[actor_id] = error, time.monotonic() + _DYING_SECONDS
+                return None
         return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)
 
     def _end(self, worker: WorkerHandle) -> None:

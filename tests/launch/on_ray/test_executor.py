@@ -1,11 +1,14 @@
 """The executors of actors and of nodes over Ray, with processes that a test completes by hand."""
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
-from hand_driven import HandDrivenExecutor, report
+from hand_driven import Clock, HandDrivenExecutor, report
+from ray.exceptions import RayActorError
 
 from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
@@ -101,6 +104,44 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     weights, shares = zip(*((call.arguments[0].version, call.arguments[2]) for call in ray.calls), strict=True)
     assert weights == (7, 2, 3, 7), "afterwards the newest, and again those of another evaluation"
     assert shares == (share, share, None, share._replace(number=4))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_node_may_end_some_moments_after_its_actors(
+    lost: bool, cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(cartpole, address="auto", actors=2)
+    cluster, clock, asked = Cluster(config, "1"), Clock(), list[str]()
+    cluster.has_lost = lambda node: asked.append(node) or (lost and clock() >= 1.0)
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    executor = RayExecutor(config, environment_spec(config.environment), cluster)
+    executor.publish(snapshot(1))
+    for actor_id in (0, 1):
+        executor.dispatch(actor_id)
+    ray.end(ray.calls[0], RayActorError())
+    end(ray, ray.calls[1], 1, 1)
+    assert executor.next_completion() is None
+    assert completed(executor) == (1, 1), "another actor does not wait"
+    clock.now = 1.9
+    executor.dispatch(1)
+    assert executor.next_completion() is None
+    clock.now = 2.0
+    failed = executor.next_completion()
+    assert isinstance(failed, Failed)
+    assert (failed.actor_id, failed.node_lost) == (0, lost)
+    assert asked == ["1", "1"]
+    executor.remove(0)
+    assert executor.next_completion() is None
+    assert executor.calls_in_flight == 1
+
+
+def test_a_dead_actor_of_this_machine_is_told_at_once(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 1)
+    executor.dispatch(0)
+    ray.end(ray.calls[0], RayActorError())
+    failed = executor.next_completion()
+    assert isinstance(failed, Failed)
+    assert not failed.node_lost
 
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
