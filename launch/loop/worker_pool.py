@@ -20,14 +20,15 @@ The life of an actor:
                             ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
                             └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
 
-    * or 20 × its longest rollout, 3 × the work of its first one, or start_seconds in an evaluation, if that is longer.
+    * or 20 × the longest of its last rollouts, 3 × the work of its first one, or start_seconds in an evaluation, if
+      that is longer.
 
 Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Joined, Replaced
 from shared.config import SupervisionConfig
@@ -39,8 +40,9 @@ _CHECK_SECONDS = 1.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
 _FIRST_FACTOR = 3.0
-# An actor counts as hung after this multiple of its longest rollout.
-_HANG_FACTOR = 20.0
+# An actor counts as hung after this multiple of the longest of its last rollouts, which are so many that a pause of the
+# whole machine is forgotten again.
+_HANG_FACTOR, _LAST_ROLLOUTS = 20.0, 200
 # A death an hour is no reason to end a run of days, and ten within minutes have a lasting cause.
 _RESTART_WINDOW_SECONDS = 600.0
 
@@ -253,7 +255,7 @@ class WorkerPool:
 
 @dataclass
 class _Watched:
-    """The time at which an actor's call began, None without one, and the seconds of its rollouts so far.
+    """The time at which an actor's call began, None without one, and the seconds of its rollouts.
 
     The seconds of the first rollout are by the actor's own account: without the start of its process, and its imports.
     `evaluates`: the last call is of an evaluation.
@@ -262,11 +264,15 @@ class _Watched:
     since: float | None = None
     evaluates: bool = False
     first: float | None = None
-    longest: float = 0.0
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
+
+    @property
+    def longest(self) -> float:
+        return max(self.last, default=0.0)
 
 
 class Watchdog:
-    """Finds hung actors by the longest rollout of each. All times are seconds of one monotonic clock."""
+    """Finds hung actors by the longest of the last rollouts of each. All times are seconds of one monotonic clock."""
 
     def __init__(self, config: SupervisionConfig) -> None:
         self._config = config
@@ -284,7 +290,7 @@ class Watchdog:
             actor.first = worked
         else:
             # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
-            actor.longest = max(actor.longest, now - actor.since, worked)
+            actor.last.append(max(now - actor.since, worked))
         self.heard_from(actor_id)
 
     def heard_from(self, actor_id: int) -> None:
