@@ -9,6 +9,7 @@ import masked_tasks  # noqa: F401
 import numpy as np
 import pytest
 import tensorflow as tf
+from float64 import difference
 from gymnasium.spaces import Box, Dict
 from rollouts import first_weights, make_actor, run, traces
 
@@ -18,6 +19,7 @@ from actors.environments import EnvironmentSpec, atari, environment_spec
 from actors.environments.adapter import NonFinite
 from actors.gradient import gradients_of
 from actors.player import Player
+from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.exploration import RandomStream
 from shared.networks import NetworkOutput
@@ -184,6 +186,27 @@ def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, 
             assert getattr(report, name) == getattr(other, name), name
     in_a_room = reuse.get("environment") == environment_of("Room-v0")
     assert {bool(report.non_finite) for report in reports} == ({True, False} if in_a_room else {False})
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("spread", "reuse"),
+    [
+        (0.0, {}),
+        (0.03, {"epochs": 2, "minibatches": 2}),
+        # As `pong` has it.
+        (0.03, {"epochs": 4, "fresh_gradients": True}),
+    ],
+)
+def test_the_gradient_is_that_of_float64(spread: float, reuse: dict[str, Any], device: str) -> None:
+    """With a `spread`, of weights that differ from those that acted: some ratios are clipped."""
+    pong = PRESETS["pong"].config
+    actor = ActorConfig(environments=4, unroll_length=6, device=device, **reuse)
+    config = replace(pong, actor=actor, environment=replace(pong.environment, screen_size=36))
+    spec = environment_spec(config.environment)
+    mean = np.random.default_rng(0).uniform(0, 200, spec.observation_shape).astype(np.float32)
+    spec = replace(spec, observation_mean=mean)
+    assert difference(DevicePlayer if device == "gpu" else Player, config, spec, spread) < 1e-5
 
 
 @pytest.mark.parametrize(
