@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
 from launch.tensorflow_setup import set_tensorflow_variables
@@ -155,16 +157,24 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def fitting_columns(rows: Sequence[Mapping[str, str]], width: int, gap: int, spare: Sequence[str]) -> list[str]:
-    """Names of the columns of a table that fit in `width` characters, with `gap` spaces between two of them.
+def plain_table(
+    rows: Sequence[Mapping[str, str]], width: int, *, left: Collection[str], spare: Sequence[str] = (), gap: int = 2
+) -> Table:
+    """A table of cells by the headings of their columns, without a frame, `gap` spaces between two columns.
 
-    Whole columns of `spare` are left out, the first one first, until no cell has to be broken.
+    Columns are aligned to the right, except those of `left`. Where they do not fit in `width` characters, whole columns
+    of `spare` are left out, the first one first, and then cells of the first column are broken.
     """
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
     for name in spare:
         if sum(widths.values()) + gap * (len(widths) - 1) > width:
             widths.pop(name, None)
-    return list(widths)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for i, name in enumerate(widths):
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=i > 0)
+    for row in rows:
+        table.add_row(*(Text(row[name]) for name in widths))
+    return table
 
 
 def short(value: object) -> str:

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from launch.doctor import Finding, disagreements, find, gpu_line, gpu_shortages, probe, reference
-from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, provenance, write_json
 
 # Width of the table where no terminal gives one.
 _COLUMNS = 120
-_MICROSECONDS = ("environment_microseconds", "graph_microseconds")
 
 
 @dataclass(frozen=True)
@@ -47,27 +45,24 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     here = reference()
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in ("tensorflow", "ray", "ale-py"))
     print_line(console, f"here: Python {here['python']}, {packages}, sources {here['revision']}")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels"):
-        table.add_column(heading, justify="left" if heading in ("node", "kernels") else "right", no_wrap=True)
+    others = ("cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels")
+    rows = []
     for report in reports:
+        rows.append(row := {"node": report["node"], "as here": "no", **dict.fromkeys(others, "")})
         if "error" in report:
-            table.add_row(report["node"], "no")
             continue
         shared = report["shared_memory_bytes"]
-        table.add_row(
-            report["node"],
-            "no" if disagreements(report, here) else "yes",
-            f"{report['cores']}",
-            f"{report['memory_bytes'] / 2**30:.1f}",
-            "-" if shared is None else f"{shared / 2**30:.1f}",
-            f"{report['load_average']:.1f}",
-            *(f"{report[name]:.0f}" if name in report else "fails" for name in _MICROSECONDS),
-            report["kernels"],
-        )
+        row["as here"] = "no" if disagreements(report, here) else "yes"
+        row["cores"] = f"{report['cores']}"
+        row["GiB"] = f"{report['memory_bytes'] / 2**30:.1f}"
+        row["shm GiB"] = number(None if shared is None else shared / 2**30, ".1f")
+        row["load"] = f"{report['load_average']:.1f}"
+        for heading, name in (("step µs", "environment_microseconds"), ("graph µs", "graph_microseconds")):
+            row[heading] = f"{report[name]:.0f}" if name in report else "fails"
+        row["kernels"] = report["kernels"]
     if not console.is_terminal:
         console.width = max(console.width, _COLUMNS)
-    console.print(table, highlight=False)
+    console.print(plain_table(rows, console.width, left=("node", "kernels")), highlight=False)
     for report in reports:
         if report.get("gpu") and not gpu_shortages(report["gpu"]):
             print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")

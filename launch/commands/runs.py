@@ -11,32 +11,27 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
     duration,
-    fitting_columns,
     mean_return,
     number,
+    plain_table,
     print_line,
     quoted,
     write_json,
 )
 from launch.run.folder import holder_of, is_resumable
 from launch.run.lookup import RunPath, run_folders
-from launch.run.summary import RUNNING, RunStatus, run_status
+from launch.run.summary import RunStatus, run_status
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
 
 # The lock of another process can only be looked at: nothing announces a change.
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
-# Columns that a narrow console goes without, so that the name of a run stays whole and can be copied.
-_SPARE = ("environment", "h:mm:ss", "evaluation")
-# Spaces between columns.
-_GAP = 2
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
 _FILE_WIDTH = 200
 # The runs are found in the order of time.
@@ -134,13 +129,11 @@ def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
     if all(row["evaluation"] == "-" for row in rows):
         for row in rows:
             del row["evaluation"]
-    shown = fitting_columns(rows, console.width, _GAP, _SPARE)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for name in shown:
-        text = name in ("run", "environment", "status")
-        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=name != "run")
-    for run, row in zip(runs, rows, strict=True):
-        table.add_row(*(Text(row[name]) for name in shown), style="bold" if run.status == RUNNING else None)
+    # The name of a run stays whole, so that it can be copied.
+    left, spare = ("run", "environment", "status"), ("environment", "h:mm:ss", "evaluation")
+    table = plain_table(rows, console.width, left=left, spare=spare)
+    for run, shown in zip(runs, table.rows, strict=True):
+        shown.style = "bold" if run.running else None
     return table
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Column, Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
@@ -24,6 +23,7 @@ from launch.output import (
     finite,
     make_folder,
     number,
+    plain_table,
     print_line,
     provenance,
     quoted,
@@ -264,23 +264,17 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
     numbers = ("return, last 100", "evaluation", "frames", "minutes", "to target", "agent steps/s")
-    right = [Column(heading, justify="right") for heading in numbers]
-    table = Table("seed", "status", *right, box=None, pad_edge=False)
+    rows = []
     for seed, run in result["seeds"].items():
-        if run["status"] == "not run":
-            table.add_row(seed, "not run")
-            continue
-        mean, evaluation, reached = run["mean_return_100"], run["evaluation"], run.get("confirmed_crossing")
-        table.add_row(
-            seed,
-            run["status"].replace("_", " "),
-            number(mean, ".2f"),
-            mean_and_error(evaluation) if evaluation else "-",
-            f"{run['frames']:,}",
-            f"{run['wall_seconds'] / 60:.1f}",
-            number(reached["seconds"] / 60 if reached else None, ".1f"),
-            f"{run['agent_steps_per_second']:,.0f}",
-        )
-    console.print(table, highlight=False)
+        rows.append(row := {"seed": seed, "status": run["status"].replace("_", " "), **dict.fromkeys(numbers, "")})
+        if run["status"] != "not run":
+            evaluation, reached = run["evaluation"], run.get("confirmed_crossing")
+            row["return, last 100"] = number(run["mean_return_100"], ".2f")
+            row["evaluation"] = mean_and_error(evaluation) if evaluation else "-"
+            row["frames"] = f"{run['frames']:,}"
+            row["minutes"] = f"{run['wall_seconds'] / 60:.1f}"
+            row["to target"] = number(reached["seconds"] / 60 if reached else None, ".1f")
+            row["agent steps/s"] = f"{run['agent_steps_per_second']:,.0f}"
+    console.print(plain_table(rows, console.width, left=("seed", "status")), highlight=False)
     for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {quoted(folder)}"):
         print_line(console, line)

@@ -6,16 +6,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
-from rich.table import Table
 
 from launch import zoo
-from launch.output import fitting_columns, write_json
+from launch.output import plain_table, write_json
 from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
 from launch.run.folder import RunFolder, agent_steps_learned
-
-# One space between columns, for 80 columns in all; a narrower console goes without these ones.
-_GAP = 1
-_SPARE = ("environment", "agent steps")
 
 
 @dataclass(frozen=True)
@@ -29,25 +24,17 @@ class ZooArguments:
 def list_zoo(arguments: ZooArguments) -> None:
     agents = described_agents()
     console = Console()
-    console.print(_table(agents, console.width), highlight=False)
-    console.print("tributary watch AGENT shows one play.", highlight=False)
-    write_json(arguments.json, agents)
-
-
-def _table(agents: dict[str, dict[str, Any]], width: int) -> Table:
     rows = []
     for name, agent in agents.items():
         first = {"agent": name, "environment": agent["environment"], "agent steps": f"{agent['agent_steps']:,}"}
         for evaluation in agent["evaluations"]:
             rows.append(first | {"protocol": evaluation["protocol"]["name"], "score": mean_and_error(evaluation)})
             first = dict.fromkeys(first, "")
-    shown = fitting_columns(rows, width, _GAP, _SPARE)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for heading in shown:
-        table.add_column(heading, overflow="fold", justify="right" if heading == "agent steps" else "left")
-    for row in rows:
-        table.add_row(*(row[heading] for heading in shown))
-    return table
+    # One space between columns, for 80 columns in all.
+    left, spare = ("agent", "environment", "protocol", "score"), ("environment", "agent steps")
+    console.print(plain_table(rows, console.width, left=left, spare=spare, gap=1), highlight=False)
+    console.print("tributary watch AGENT shows one play.", highlight=False)
+    write_json(arguments.json, agents)
 
 
 def described_agents() -> dict[str, dict[str, Any]]:
