@@ -5,11 +5,12 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from launch.commands.display import Display
@@ -21,7 +22,6 @@ from launch.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     finite,
-    make_folder,
     number,
     plain_table,
     print_line,
@@ -31,15 +31,13 @@ from launch.output import (
 )
 from launch.results.evaluate import mean_and_error
 from launch.run.folder import (
-    FILES_OF_SEEDS,
-    LOCK_FILE,
+    SEEDS_FILE,
     RunFolder,
     SeveralSeeds,
     imports_permitted,
     lock_folder,
     read_object,
     read_summary,
-    write_seeds,
 )
 from launch.run.summary import reached_limit
 from launch.settings.files import set_of_one_run
@@ -170,13 +168,10 @@ def train_seeds(
     if side_by_side < 1:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
     config, resume, start_from = _for_each(run.config, side_by_side), run.several is not None, run.start_from
-    if not resume:
-        RunFolder(folder).check_free()
-    make_folder(folder, "run_dir")
-    console = Console()
+    home, file, console = RunFolder(folder), folder / SEEDS_FILE, Console()
     with Interrupts() as interrupts:
-        with lock_folder(folder):
-            before = {folder / name: (folder / name).read_bytes() for name in FILES_OF_SEEDS} if resume else {}
+        with lock_folder(folder) if resume else home.make():
+            before = file.read_bytes() if resume else b""
             try:
                 runs = {
                     folder / f"seed-{seed}": run._replace(config=replace(config, seed=seed), resume=None)
@@ -188,13 +183,15 @@ def train_seeds(
                     print_line(console, f"{len(seeds) - len(left)} of {len(seeds)} seeds are done")
                 # A resume may come from another working folder.
                 shown_from = None if start_from is None else str(start_from.absolute())
-                write_seeds(folder, SeveralSeeds(config, tuple(seeds), run.preset, shown_from))
+                several = SeveralSeeds(config, tuple(seeds), run.preset, shown_from)
+                write_json(file, msgspec.to_builtins(several))
                 codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
             except BaseException:
-                for file, content in before.items():
-                    file.write_bytes(content)
-                if not resume:
-                    _discard_if_no_run_started(folder)
+                if resume:
+                    file.write_bytes(before)
+                elif not any(entry.is_dir() for entry in folder.iterdir()):
+                    # No run has started.
+                    home.discard()
                 raise
         result = summarise_seeds(folder, seeds) | {"preset": run.preset, **provenance()}
         write_json(folder / "summary.json", result)
@@ -219,15 +216,6 @@ def _for_each(config: RunConfig, side_by_side: int) -> RunConfig:
     if here and config.actors == "auto" and side_by_side > 1:
         config = replace(config, actors=automatic_actors(max(1, usable_cores() // side_by_side)))
     return config
-
-
-def _discard_if_no_run_started(folder: Path) -> None:
-    if not any(entry.is_dir() for entry in folder.iterdir()):
-        made = (*folder.glob("seed-*.log"), *map(folder.joinpath, (*FILES_OF_SEEDS, LOCK_FILE)))
-        for file in made:
-            file.unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:

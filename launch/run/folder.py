@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 from zipfile import BadZipFile
 
 import msgspec
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
 LOCK_FILE = ".lock"
-# In the folder of several seeds.
+# In the folder of several seeds: see `SeveralSeeds`.
 SEEDS_FILE = "seeds.json"
 # The look of `holder_of` at a lock takes less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
@@ -232,12 +232,8 @@ def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
 
 # ---- Several seeds
 
-# Settings of all runs, in the format of --config.
-SETTINGS = "settings.json"
-FILES_OF_SEEDS = (SEEDS_FILE, SETTINGS)
 
-
-class SeveralSeeds(NamedTuple):
+class SeveralSeeds(msgspec.Struct, frozen=True):
     """Runs with the same settings and different seeds. `start_from` is the run whose weights all start from."""
 
     config: RunConfig
@@ -246,24 +242,17 @@ class SeveralSeeds(NamedTuple):
     start_from: str | None
 
 
-def write_seeds(folder: Path, several: SeveralSeeds) -> None:
-    others = several._asdict()
-    write_json(folder / SETTINGS, msgspec.to_builtins(others.pop("config")))
-    write_json(folder / SEEDS_FILE, others)
-
-
 def read_seeds(folder: Path) -> SeveralSeeds | None:
-    """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
-    if not (folder / SEEDS_FILE).is_file():
+    """The content of seeds.json; None in a folder without it. For the imports see `check_imports`."""
+    file = folder / SEEDS_FILE
+    if not file.is_file():
         return None
     try:
-        kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
-        config = msgspec.json.decode((folder / SETTINGS).read_text(encoding="utf-8"), type=RunConfig)
-        found = SeveralSeeds(config, tuple(map(int, kept.pop("seeds"))), **kept)
-    except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
-        raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
-    check_imports(config.environment, "resume", str(folder))
-    return found
+        several = msgspec.json.decode(file.read_bytes(), type=SeveralSeeds)
+    except (OSError, msgspec.DecodeError, ConfigurationError) as error:
+        raise setting_error("resume", folder, f"{SEEDS_FILE} cannot be read: {error}") from error
+    check_imports(several.config.environment, "resume", str(folder))
+    return several
 
 
 # ---- Lock
