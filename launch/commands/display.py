@@ -35,16 +35,6 @@ _FURTHER = {
 }
 
 
-class _Waiting:
-    """A line with the reason for waiting, and the seconds since the start."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self._began = text, time.monotonic()
-
-    def __rich__(self) -> Text:
-        return Text(f"{self.text}… {time.monotonic() - self._began:.0f} s")
-
-
 class Display:
     """Shows the events of a run. Use as a context. An error in it is reported once, and does not reach the run.
 
@@ -60,7 +50,8 @@ class Display:
         # None once the line about it has been shown.
         self._usual = usual_agent_steps(preset, config)
         self._live: Live | None = None
-        self._waiting = _Waiting("")
+        self._table: Table | None = None
+        self._waiting, self._began = "", time.monotonic()
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
         self._shown: Progress | None = None
@@ -92,8 +83,8 @@ class Display:
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
-                if self._live is not None and self._shown is not None:
-                    self._live.update(progress_table(self._shown, self._config, ended=True))
+                if self._shown is not None:
+                    self._table = progress_table(self._shown, self._config, ended=True)
                 self.__exit__()
                 folder = Path(event.folder)
                 # It may be elsewhere, and the working directory may have been deleted.
@@ -107,14 +98,20 @@ class Display:
         if not self._console.is_terminal:
             self.message(f"{text}…")
             return
-        self._waiting.text = text
+        self._waiting = text
         if self._live is None:
-            live = self._live = Live(self._waiting, console=self._console, refresh_per_second=2, transient=True)
+            live = self._live = Live(
+                get_renderable=self._screen, console=self._console, refresh_per_second=2, transient=True
+            )
             # Its thread leaves SIGTERM to the main one, which holds it back while Ray starts.
             with blocked(signal.SIGTERM):
                 self._show(lambda: live.start(refresh=True))
         else:
             self._show(self._live.refresh)
+
+    def _screen(self) -> Table | Text:
+        """The table; before it, the reason for waiting and the seconds since the start."""
+        return self._table or Text(f"{self._waiting}… {time.monotonic() - self._began:.0f} s")
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
@@ -141,7 +138,7 @@ class Display:
         if self._live is not None:
             # The last table stays on the screen.
             self._live.transient = False
-            self._live.update(progress_table(progress, self._config))
+            self._table = progress_table(progress, self._config)
         elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
             self._last_line = progress.elapsed_seconds
             self.message(progress_line(progress, self._config))

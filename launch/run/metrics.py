@@ -59,33 +59,23 @@ def append_line(path: Path, line: bytes) -> None:
 
 @dataclass
 class Timer:
-    """An action and its interval, which ends by seconds or by frames.
+    """An action and its interval, which ends after `seconds`, or at a multiple of `frames`.
 
-    Attributes:
-        at_multiples: the frames are multiples, counted from the beginning of the run.
-        since: seconds of training and frames at which the interval began.
+    `since` are the seconds of training and the frames at which the interval began.
     """
 
     action: Callable[[], object]
     seconds: float
     frames: int | None = None
-    at_multiples: bool = False
     since: tuple[float, int] = (0.0, 0)
 
     def tick(self, now: Callable[[], tuple[float, int]]) -> None:
         """Call the action if it is due. The next interval begins when the action has ended."""
-        if self._is_due(*now()):
+        seconds, frames = now()
+        reached = self.frames is not None and crossed_multiple(self.since[1], frames, self.frames)
+        if reached or seconds - self.since[0] >= self.seconds:
             self.action()
             self.since = now()
-
-    def _is_due(self, seconds: float, frames: int) -> bool:
-        if seconds - self.since[0] >= self.seconds:
-            return True
-        if self.frames is None:
-            return False
-        if self.at_multiples:
-            return crossed_multiple(self.since[1], frames, self.frames)
-        return frames - self.since[1] >= self.frames
 
 
 # Rates over much less than a second would be those of an instant.

@@ -129,7 +129,7 @@ class TrainingSession:
         if self.evaluations.last is not None:
             self.metrics.evaluation_return = self.evaluations.last["mean_return"]
         every = config.checkpoint
-        checkpoint = Timer(self._save, every.every_seconds, every.every_frames, at_multiples=True)
+        checkpoint = Timer(self._save, every.every_seconds, every.every_frames)
         self._timers = (checkpoint, *self.metrics.timers)
         self._status: Status = "running"
         self._interrupted = False

@@ -48,8 +48,8 @@ def test_an_interval_ends_by_seconds_or_by_frames() -> None:
 
     begin = (100.0, 1_000)
     timers = (
-        Timer(save, seconds=60.0, frames=500, at_multiples=True, since=begin),
-        Timer(lambda: called.append((now[0], "row")), seconds=1e9, frames=400, since=begin),
+        Timer(save, seconds=60.0, frames=500, since=begin),
+        Timer(lambda: called.append((now[0], "row")), seconds=1e9, frames=700, since=begin),
         Timer(lambda: called.append((now[0], "view")), seconds=64.0, since=begin),
     )
     for seconds, frames in ((159.9, 1_399), (160.0, 1_400), (222.9, 1_499), (223.0, 1_499), (226.5, 1_500)):
