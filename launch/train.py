@@ -257,7 +257,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_for_actors(config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import TrainingSession
+        from launch.run.session import make_session
 
         stop = run.listener.stop
         threads = max(budget.emulator_threads, 1)
@@ -273,7 +273,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
                 made = thread.submit(
-                    TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
+                    make_session, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
                 )
                 session = made.result()
             except EnvironmentFailedError as error:
@@ -412,57 +412,47 @@ def _watch(
 
 @contextmanager
 def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
-    """Create the run's folder, or take over the folder of a resumed run, hold its lock, and describe the run."""
-    config, first, say = run.config, run.first, run.listener.message
+    """Create the run's folder, or take over that of a resumed run, hold its lock, and describe the run.
+
+    If the run cannot start, a new folder is removed again. After an error before the first report a resumed one has its
+    settings of before.
+    """
+    config, folder, first, say = run.config, run.folder, run.first, run.listener.message
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
-    lock = lock_folder(run.folder.path) if run.resume else run.folder.make()
-    with lock, _resumed_folder(run) if run.resume else _new_folder(run, threads):
-        say(f"run folder:   {run.folder.path}")
-        say(f"threads:      {threads}")
-        say(rollouts_line(config, budget.actors))
-        if first is not None:
-            say(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
-        crowded = budget.warning() if config.executor == "ray" else None
-        for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
-            say(warning and f"warning: {warning}")
-        yield
-
-
-@contextmanager
-def _resumed_folder(run: _Run) -> Iterator[None]:
-    """The folder with the settings of this run, or with those of before after an error before it has progressed."""
-    before = run.folder.settings_file.read_bytes()
-    run.folder.write_config(run.config)
-    try:
-        yield
-    except BaseException:
-        if not run.listener.progressed:
-            run.folder.settings_file.write_bytes(before)
-        raise
-
-
-@contextmanager
-def _new_folder(run: _Run, threads: str) -> Iterator[None]:
-    """The folder with the files of a new run, which is removed again if the run cannot start."""
-    folder, config, first = run.folder, run.config, run.first
-    release_storage: Callable[[], None] | None = None
-    try:
-        made = manifest(config, run.spec, run.preset, threads)
-        if first is not None:
-            made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
-        folder.create(config, run.spec, made)
-        if config.storage is not None:
-            release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
-        if first is not None:
-            write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
-        yield
-    except BaseException as error:
-        early = isinstance(error, KeyboardInterrupt | OSError) and not run.listener.training
-        if early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
-            folder.discard()
-            if release_storage is not None:
-                # Any kind of storage has errors of its own.
-                with suppress(Exception):
-                    release_storage()
-        raise
+    with lock_folder(folder.path) if run.resume else folder.make():
+        before = folder.settings_file.read_bytes() if run.resume else None
+        release_storage: Callable[[], None] | None = None
+        try:
+            if before is not None:
+                folder.write_config(config)
+            else:
+                made = manifest(config, run.spec, run.preset, threads)
+                if first is not None:
+                    made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+                folder.create(config, run.spec, made)
+                if config.storage is not None:
+                    release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
+                if first is not None:
+                    write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
+            say(f"run folder:   {folder.path}")
+            say(f"threads:      {threads}")
+            say(rollouts_line(config, budget.actors))
+            if first is not None:
+                say(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
+            crowded = budget.warning() if config.executor == "ray" else None
+            for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
+                say(warning and f"warning: {warning}")
+            yield
+        except BaseException as error:
+            early = isinstance(error, KeyboardInterrupt | OSError) and not run.listener.training
+            if before is not None:
+                if not run.listener.progressed:
+                    folder.settings_file.write_bytes(before)
+            elif early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
+                folder.discard()
+                if release_storage is not None:
+                    # Any kind of storage has errors of its own.
+                    with suppress(Exception):
+                        release_storage()
+            raise

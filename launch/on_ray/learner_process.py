@@ -125,10 +125,10 @@ class LearnerProcess:
                 # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
                 early = None if resume else executor_from(0)
                 prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
-                from launch.run.session import TrainingSession
+                from launch.run.session import make_session
 
                 make_executor = executor_from if early is None else lambda _: early
-                return TrainingSession(config, spec, folder, make_executor, resume=resume, after=death, started=started)
+                return make_session(config, spec, folder, make_executor, resume=resume, after=death, started=started)
         except BaseException:
             for executor in made:
                 executor.close()

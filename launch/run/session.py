@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,48 @@ def longest_episode(config: RunConfig) -> int:
     return config.environment.max_episode_frames // config.environment.frame_skip if limited else 0
 
 
-def _new_learner(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> Learner:
-    policy = Policy(config, spec)
-    if folder.first_weights.is_file():
-        initial = read_weights(folder.first_weights, policy.layout)[0].parameters
-    else:
-        initial = policy.initial_parameters()
-    return Learner(config, policy.layout, initial)
+class RunClock:
+    """The seconds and counts of a run: those of earlier processes, and of the `coordinator` of this one.
+
+    `started`: `time.time()` at the beginning of the start-up; None: now. Not a monotonic clock, because the driver may
+    be on another machine.
+    """
+
+    coordinator: Coordinator
+
+    def __init__(self, started: float | None) -> None:
+        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
+        self.earlier = RunCounts()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds of training since the first actor's first rollout began, with those before a resume."""
+        began = self.coordinator.began
+        return self.earlier.wall_seconds + (0.0 if began is None else time.monotonic() - began)
+
+    @property
+    def startup_seconds(self) -> float:
+        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
+        return max(0.0, (self.coordinator.began or time.monotonic()) - self._start_up_began)
+
+    def counts(self) -> RunCounts:
+        loop, seconds = self.coordinator, self.elapsed_seconds - self.earlier.wall_seconds
+        return self.earlier + RunCounts(
+            seconds, self.startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
+        )
 
 
-class TrainingSession:
-    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads.
-
-    The constructor opens the files, restores the checkpoint, and starts the actors.
+def make_session(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: Path,
+    make_executor: Callable[[int], Executor],
+    *,
+    resume: bool,
+    after: LearnerDeath | None = None,
+    started: float | None = None,
+) -> "TrainingSession":
+    """Open the files of a run, restore its checkpoint, and start its actors.
 
     Args:
         config: resolved settings.
@@ -74,126 +103,110 @@ class TrainingSession:
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
-        started: `time.time()` at the beginning of the start-up; default: now. Not a monotonic clock, because the driver
-            may be on another machine.
+        started: see `RunClock`.
     """
+    run, clock = RunFolder(folder), RunClock(started)
+    policy, first, messages = Policy(config, spec), run.first_weights, Messages(run.log)
+    initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
+    learner = Learner(config, policy.layout, initial)
+    log, account = messages.log, learner.account
+    target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
+    evaluations = Evaluations(config.evaluation, target, TrainingReturns(config.actor.environments), log)
 
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        folder: Path,
-        make_executor: Callable[[int], Executor],
-        *,
-        resume: bool,
-        after: LearnerDeath | None = None,
-        started: float | None = None,
-    ) -> None:
-        self.config, self.resumed, self.folder = config, resume, RunFolder(folder)
-        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
-        # The counts of earlier processes.
-        self._earlier = RunCounts()
-        self.messages = Messages(self.folder.log)
-        # Logs a line. Thread-safe.
-        self.log = self.messages.log
-        self.learner = _new_learner(config, spec, self.folder)
-        target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
-        self.returns, self._recent_return = TrainingReturns(config.actor.environments), RecentReturn()
-        self.evaluations = Evaluations(config.evaluation, target, self.returns, self.log)
-        self._best = BestWeights(self.folder, self.log)
-        self._copy = None if config.storage is None else RemoteCopy(self.folder.path, config.storage, self.log)
-        self._checkpoints = Checkpoints(
-            self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
+    def state() -> dict[str, Any]:
+        """The plain values in a checkpoint, beside the learner's variables."""
+        return {**learner.state(), **asdict(clock.counts()), **evaluations.state()}
+
+    def restore(values: dict[str, Any]) -> None:
+        learner.restore_state(values)
+        clock.earlier = RunCounts.restored(values)
+        evaluations.restore(values)
+
+    checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, learner.variables(), state, restore)
+    if resume:
+        for message in checkpoints.restore():
+            log(message)
+        log(f"continues from update {learner.version:,}, after {account.frames:,} frames")
+        dropped = learner.fit_unfinished_update()
+        if dropped:
+            log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+    if after is not None:
+        # The agent steps that the dead learner had sampled after its last checkpoint.
+        lost = max(0, after.agent_steps_seen - account.ledger.sampled)
+        clock.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
+        log(
+            f"learner: {after.reason}; the run goes on from its checkpoint of update {learner.version}, and plays "
+            f"{lost:,} agent steps again"
         )
-        if resume:
-            for message in self._checkpoints.restore():
-                self.log(message)
-            account = self.learner.account
-            self.log(f"continues from update {self.learner.version:,}, after {account.frames:,} frames")
-            dropped = self.learner.fit_unfinished_update()
-            if dropped:
-                self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-        if after is not None:
-            self._account_for(after)
-        # First of all that takes time below: the learner's graphs are built while the actors' processes start.
-        self.executor = make_executor(self.learner.next_actor_id)
-        self.coordinator = self._new_coordinator()
-        self.trace: TraceWriter | None = None
-        if config.record_arrivals is not None and not resume:
-            self.trace = TraceWriter(Path(config.record_arrivals), self.executor.actor_ids)
-        resumed_at = self.learner.account.frames if resume else None
-        self.tensorboard = TensorBoard(folder, config, self.log, resumed_at=resumed_at)
-        self.metrics = Metrics(
-            config, self.folder, self.learner, self._seconds_and_actors, self.tensorboard.write, self.messages
-        )
-        if self.evaluations.last is not None:
-            self.metrics.evaluation_return = self.evaluations.last["mean_return"]
-        every = config.checkpoint
-        checkpoint = Timer(self._save, every.every_seconds, every.every_frames)
-        self._timers = (checkpoint, *self.metrics.timers)
+        if config.record_arrivals is not None:
+            log(f"warning: {config.record_arrivals} has the trace up to here, and no further")
+    # First of all that takes time below: the learner's graphs are built while the actors' processes start.
+    executor = make_executor(learner.next_actor_id)
+    clock.coordinator = _new_coordinator(config, learner, executor)
+    tensorboard = TensorBoard(folder, config, log, resumed_at=account.frames if resume else None)
+
+    def now() -> tuple[float, int, int]:
+        restarts = clock.earlier.actor_restarts + clock.coordinator.pool.actor_restarts
+        return clock.elapsed_seconds, executor.actors, restarts
+
+    metrics = Metrics(config, run, learner, now, tensorboard.write, messages)
+    if evaluations.last is not None:
+        metrics.evaluation_return = evaluations.last["mean_return"]
+    if config.executor == "ray":
+        log(f"learner: ready; {executor.actors} actor{'s' * (executor.actors > 1)} to come")
+        messages.emit(Preparing("actors: building environments and networks, then playing"))
+    best = BestWeights(run, log)
+    session = TrainingSession(
+        config, run, resume, clock, messages, learner, executor, evaluations, checkpoints, best, metrics, tensorboard
+    )
+    if config.storage is not None:
+        session.copy = RemoteCopy(run.path, config.storage, log)
+    if config.record_arrivals is not None and not resume:
+        session.trace = TraceWriter(Path(config.record_arrivals), executor.actor_ids)
+    return session
+
+
+def _new_coordinator(config: RunConfig, learner: Learner, executor: Executor) -> Coordinator:
+    supervision, clock = config.supervision, time.monotonic
+    if config.replay_arrivals is not None:
+        # The trace drives a replay, never the clock: every wait is over at once, the limit on deaths is off.
+        supervision = replace(supervision, max_restarts=sys.maxsize)
+        clock = itertools.count(0.0, 3600.0).__next__
+    return Coordinator(learner, executor, supervision, clock=clock, longest_episode=longest_episode(config))
+
+
+@dataclass
+class TrainingSession:
+    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads."""
+
+    config: RunConfig
+    folder: RunFolder
+    resumed: bool
+    clock: RunClock
+    messages: Messages
+    learner: Learner
+    executor: Executor
+    evaluations: Evaluations
+    checkpoints: Checkpoints
+    best: BestWeights
+    metrics: Metrics
+    tensorboard: TensorBoard
+    copy: RemoteCopy | None = None
+    trace: TraceWriter | None = None
+
+    def __post_init__(self) -> None:
+        self.log, self.coordinator = self.messages.log, self.clock.coordinator
         self._status: Status = "running"
         self._interrupted = False
+        self._recent_return = RecentReturn()
         self._dropped_reports: Counter[str] = Counter()
         # Subjects of `_log_once`. A resumed run may have logged this one before.
         self._logged = {"non-finite return"} if self.learner.account.non_finite_returns else set[str]()
         # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
-        self._at_work: set[int] | None = set() if config.executor == "ray" else None
-        if self._at_work is not None:
-            self.log(f"learner: ready; {self.executor.actors} actor{'s' * (self.executor.actors > 1)} to come")
-            self.messages.emit(Preparing("actors: building environments and networks, then playing"))
-
-    def _state(self) -> dict[str, Any]:
-        """The plain values in a checkpoint, beside the learner's variables."""
-        return {**self.learner.state(), **asdict(self._counts()), **self.evaluations.state()}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.learner.restore_state(state)
-        self._earlier = RunCounts.restored(state)
-        self.evaluations.restore(state)
-
-    def _account_for(self, death: LearnerDeath) -> None:
-        """Count the agent steps that the dead learner had sampled after its last checkpoint."""
-        lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
-        self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
-        self.log(
-            f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
-            f"{lost:,} agent steps again"
-        )
-        if self.config.record_arrivals is not None:
-            self.log(f"warning: {self.config.record_arrivals} has the trace up to here, and no further")
-
-    def _new_coordinator(self) -> Coordinator:
-        supervision, clock = self.config.supervision, time.monotonic
-        if self.config.replay_arrivals is not None:
-            # The trace drives a replay, never the clock: every wait is over at once, the limit on deaths is off.
-            supervision = replace(supervision, max_restarts=sys.maxsize)
-            clock = itertools.count(0.0, 3600.0).__next__
-        longest = longest_episode(self.config)
-        return Coordinator(self.learner, self.executor, supervision, clock=clock, longest_episode=longest)
-
-    @property
-    def _elapsed_seconds(self) -> float:
-        """Seconds of training since the first actor's first rollout began, with those before a resume."""
-        began = self.coordinator.began
-        return self._earlier.elapsed_seconds + (0.0 if began is None else time.monotonic() - began)
-
-    @property
-    def _startup_seconds(self) -> float:
-        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
-        return max(0.0, (self.coordinator.began or time.monotonic()) - self._start_up_began)
-
-    def _counts(self) -> RunCounts:
-        loop, seconds = self.coordinator, self._elapsed_seconds - self._earlier.elapsed_seconds
-        return self._earlier + RunCounts(
-            seconds, self._startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
-        )
-
-    def _seconds_and_actors(self) -> tuple[float, int, int]:
-        restarts = self._earlier.actor_restarts + self.coordinator.pool.actor_restarts
-        return self._elapsed_seconds, self.executor.actors, restarts
+        self._at_work: set[int] | None = set() if self.config.executor == "ray" else None
 
     def _now(self) -> tuple[float, int]:
-        return self._elapsed_seconds, self.learner.account.frames
+        return self.clock.elapsed_seconds, self.learner.account.frames
 
     def _point(self) -> TrainingPoint:
         account = self.learner.account
@@ -202,7 +215,7 @@ class TrainingSession:
             account.episodes,
             account.ledger.sampled,
             account.frames,
-            self._elapsed_seconds,
+            self.clock.elapsed_seconds,
             account.mean_return,
             recent_return=self._recent_return.value,
         )
@@ -247,15 +260,17 @@ class TrainingSession:
 
     def _loop(self) -> None:
         self.metrics.start()
-        for timer in self._timers:
+        every = self.config.checkpoint
+        timers = (Timer(self._save, every.every_seconds, every.every_frames), *self.metrics.timers)
+        for timer in timers:
             timer.since = self._now()
         for event in self.coordinator.run():
             self._record(event)
             self._take(event)
-            self.returns.update(len(self.learner.account.recent_returns), self.executor.actors)
+            self.evaluations.returns.update(len(self.learner.account.recent_returns), self.executor.actors)
             if self._status == "running":
                 self.evaluations.request_if_due(self._point(), self.coordinator.evaluate)
-            for timer in self._timers:
+            for timer in timers:
                 timer.tick(self._now)
             self._stop_if_due()
             if self._ends_at_once():
@@ -282,7 +297,7 @@ class TrainingSession:
 
     def _stop_if_due(self) -> None:
         if self._status == "running":
-            frames, seconds = self.learner.account.frames, self._elapsed_seconds
+            frames, seconds = self.learner.account.frames, self.clock.elapsed_seconds
             reason = reason_to_stop(self.config, self.evaluations.target, frames, seconds)
             self._status = "interrupted" if self._interrupted else reason or "running"
             if self._status != "running":
@@ -325,7 +340,7 @@ class TrainingSession:
         self._log_first(report.actor_id)
         self.metrics.add(outcome)
         if outcome.dropped != "duplicate":
-            self.returns.add(report.actor_id, report.episodes)
+            self.evaluations.returns.add(report.actor_id, report.episodes)
             self._recent_return.add(report)
             if self.learner.account.non_finite_returns:
                 self._log_once(
@@ -349,7 +364,7 @@ class TrainingSession:
         if self._at_work is None:
             return
         self._at_work.add(actor_id)
-        seconds = self._startup_seconds
+        seconds = self.clock.startup_seconds
         self._log_once("first report", f"start-up: {seconds:.1f} s until actor {actor_id} was at work, the first one")
         if len(self._at_work) >= self.executor.actors:
             self._at_work = None
@@ -364,37 +379,37 @@ class TrainingSession:
         if confirmed or not entry["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
             weights, mean = result.snapshot, entry["mean_return"]
-            self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
+            self.best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
 
     def _save(self, *, last: bool = False) -> None:
-        """Write a checkpoint, compare its weights with the best ones, and start an update of the remote copy.
+        """Compare the weights with the best ones, write a checkpoint, and start an update of the remote copy.
 
         Raises:
             TrainingStoppedError: the parameters are not finite, or the last checkpoint could not be written.
         """
-        learner, unwritten = self.learner, None
+        learner = self.learner
         # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
             raise TrainingStoppedError(
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
-        try:
-            self._checkpoints.save(learner.version)
-            self.messages.emit(Saved(learner.version))
-        except CheckpointError as error:
-            # A full disk is no reason to stop learning: a later checkpoint may find space.
-            unwritten = error
-            if not last:
-                self.log(f"warning: {error}; training goes on")
         if not self.evaluations.regular:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             parameters = learner.snapshot().parameters
-            self._best.keep_if_best(learner.version, parameters, self.returns.mean, TRAINING)
-        if self._copy is not None:
-            self._copy.start()
-        if last and unwritten is not None:
-            raise TrainingStoppedError(f"{unwritten}; what was learned since the checkpoint before it is lost")
+            self.best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
+        try:
+            self.checkpoints.save(learner.version)
+            self.messages.emit(Saved(learner.version))
+        except CheckpointError as error:
+            if last:
+                raise TrainingStoppedError(
+                    f"{error}; what was learned since the checkpoint before it is lost"
+                ) from error
+            # A full disk is no reason to stop learning: a later checkpoint may find space.
+            self.log(f"warning: {error}; training goes on")
+        if self.copy is not None:
+            self.copy.start()
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
@@ -406,13 +421,13 @@ class TrainingSession:
             failure = error
         if failure is not None or self._status == "running":
             self._status = "failed"
-        summary = run_summary(self._status, self.learner, self._counts(), self.config.actor, self.evaluations)
+        summary = run_summary(self._status, self.learner, self.clock.counts(), self.config.actor, self.evaluations)
         try:
             write_json(self.folder.summary, summary)
         except OSError as error:
             self.log(f"warning: {self.folder.summary.name} could not be written: {error.strerror}")
         # After the summary: W&B may take its time to upload the rest.
         self.tensorboard.close()
-        if self._copy is not None:
-            self._copy.finish()
+        if self.copy is not None:
+            self.copy.finish()
         return summary

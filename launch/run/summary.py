@@ -51,22 +51,22 @@ def run_status(path: Path) -> RunStatus:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Counts over all processes of a run. The names are keys of a checkpoint.
+    """Counts over all processes of a run. The names are keys of a checkpoint and of summary.json.
 
     Attributes:
-        elapsed_seconds: seconds of training, from the beginning of the first rollout.
+        wall_seconds: seconds of training, from the beginning of the first rollout.
         startup_seconds: seconds from the start or the resume of the run to the first rollout, of all starts.
         messages: control messages to the learner, one for each report or sum of reports.
-        agent_steps_lost: agent steps of dead learners after their last checkpoint.
+        agent_steps_lost_with_learner: agent steps of dead learners after their last checkpoint.
     """
 
-    elapsed_seconds: float = 0.0
+    wall_seconds: float = 0.0
     startup_seconds: float = 0.0
     messages: int = 0
     actor_restarts: int = 0
-    rollouts_lost: int = 0
+    rollouts_lost_with_actors: int = 0
     learner_restarts: int = 0
-    agent_steps_lost: int = 0
+    agent_steps_lost_with_learner: int = 0
 
     def __add__(self, other: "RunCounts") -> "RunCounts":
         return RunCounts(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
@@ -94,7 +94,7 @@ def run_summary(
     # With pending gradients, which no update will apply: sampled = applied + dropped holds at the end.
     ended = ledger.if_it_ends()
     # 0 for a run that was stopped before its first rollout.
-    seconds = max(counts.elapsed_seconds, 1e-9)
+    seconds = max(counts.wall_seconds, 1e-9)
     lag_mean, lag_p95, lag_max = lag_summary(account.lag_counts)
     summary = {
         "status": status,
@@ -105,7 +105,6 @@ def run_summary(
         "updates": ledger.updates,
         "gradients_applied": ledger.gradients_applied,
         "gradients_dropped": dict(+ended.gradients_dropped),
-        "messages": counts.messages,
         "agent_steps_per_second": ledger.sampled / seconds,
         "frames_per_second": account.frames / seconds,
         "policy_lag_mean": lag_mean,
@@ -122,14 +121,11 @@ def run_summary(
         # Seconds of training in which the actors played evaluations.
         "evaluation_seconds": evaluations.seconds,
         "evaluation_agent_steps": evaluations.agent_steps,
-        "actor_restarts": counts.actor_restarts,
-        "rollouts_lost_with_actors": counts.rollouts_lost,
+        **asdict(counts),
         # A dead actor cannot report how far its rollout had come.
-        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
-        "learner_restarts": counts.learner_restarts,
-        "agent_steps_lost_with_learner": counts.agent_steps_lost,
-        "wall_seconds": counts.elapsed_seconds,
-        "startup_seconds": counts.startup_seconds,
+        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost_with_actors
+        * actor.unroll_length
+        * actor.environments,
     }
     return finite(summary)
 
