@@ -10,7 +10,7 @@ from launch.interrupts import blocked, terminable
 
 
 class Command(NamedTuple):
-    """The operands of a command, its purpose, and its function as `module:name`.
+    """The operands of a command, its purpose, and its function as `module:name`, the module within `launch`.
 
     The words after it are read by the dataclass that annotates the function's one parameter. The function returns the
     exit code, or None for 0.
@@ -23,36 +23,26 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
-        "[PRESET]",
-        "train an agent, by a preset or an environment's id; pong by default",
-        "launch.commands.train:train_line",
+        "[PRESET]", "train an agent, by a preset or an environment's id; pong by default", "commands.train:train_line"
     ),
-    "evaluate": Command("RUN", "play whole episodes by an explicit protocol", "launch.results.evaluate:evaluate"),
-    "record": Command("RUN", "write whole episodes as a video", "launch.film.record:record"),
-    "watch": Command("[RUN]", "watch an agent play in the terminal, zoo:pong by default", "launch.film.watch:watch"),
-    "plot": Command(
-        "RUN…", "draw learning curves; several seeds make a median with a band", "launch.results.plot:plot"
-    ),
-    "report": Command("RUN…", "write one HTML page: what was run, and what came of it", "launch.results.report:report"),
-    "runs": Command(
-        "", "list runs: which are running, how far, what they have reached", "launch.commands.runs:list_runs"
-    ),
-    "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "launch.commands.runs:stop"),
-    "export": Command("RUN", "write the network as a Keras model and a SavedModel", "launch.results.export:export"),
+    "evaluate": Command("RUN", "play whole episodes by an explicit protocol", "results.evaluate:evaluate"),
+    "record": Command("RUN", "write whole episodes as a video", "film.record:record"),
+    "watch": Command("[RUN]", "watch an agent play in the terminal, zoo:pong by default", "film.watch:watch"),
+    "plot": Command("RUN…", "draw learning curves; several seeds make a median with a band", "results.plot:plot"),
+    "report": Command("RUN…", "write one HTML page: what was run, and what came of it", "results.report:report"),
+    "runs": Command("", "list runs: which are running, how far, what they have reached", "commands.runs:list_runs"),
+    "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "commands.runs:stop"),
+    "export": Command("RUN", "write the network as a Keras model and a SavedModel", "results.export:export"),
     "bench throughput": Command(
-        "",
-        "agent steps per second, the bound, a prediction for more cores",
-        "launch.bench.throughput:throughput",
+        "", "agent steps per second, the bound, a prediction for more cores", "bench.throughput:throughput"
     ),
     "bench scaling": Command(
-        "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling"
+        "", "throughput against the number of actors, and what limits it", "bench.scaling:scaling"
     ),
-    "doctor": Command("", "check this machine, or every node of a cluster", "launch.commands.doctor:doctor"),
-    "config": Command(
-        "[PRESET]", "print all settings as a file for train --config", "launch.commands.presets:config_line"
-    ),
-    "presets": Command("", "list the presets", "launch.commands.presets:presets"),
-    "zoo": Command("", "list the agents that ship: zoo:NAME stands where RUN does", "launch.commands.zoo:list_zoo"),
+    "doctor": Command("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
+    "config": Command("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
+    "presets": Command("", "list the presets", "commands.presets:presets"),
+    "zoo": Command("", "list the agents that ship: zoo:NAME stands where RUN does", "commands.zoo:list_zoo"),
 }
 _HELP = ("-h", "--help", "help")
 # EXIT_INTERRUPTED of launch.output, which may not be imported yet.
@@ -104,7 +94,7 @@ def _run(command: str, *rest: str) -> int | None:
             known = benches if command.startswith("bench ") else others
             raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
         module, _, name = COMMANDS[command].function.partition(":")
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
     if not set(HELP).isdisjoint(rest):
         from launch.settings.resolve import show_help

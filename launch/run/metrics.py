@@ -27,15 +27,8 @@ if TYPE_CHECKING:
     from learner.learner import Learner, Outcome
 
 
+# Prefixes of the environment's numbers and of the caller's.
 INFO, OWN = "info/", "own/"
-
-
-def row_values(row: Progress) -> dict[str, Any]:
-    """The object for metrics.jsonl: the method's statistics by their names, the environment's numbers as info/NAME and
-    the caller's as own/NAME."""
-    values = asdict(row)
-    named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
-    return values | values.pop("statistics") | named
 
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
@@ -241,7 +234,9 @@ class Metrics:
     def write_row(self, *, last: bool = False) -> None:
         """Write a row and start a new interval."""
         row = replace(self.progress(), own=take_all(self.own))
-        line = to_json(row_values(row)).encode() + b"\n"
+        values = asdict(row)
+        named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
+        line = to_json(values | values.pop("statistics") | named).encode() + b"\n"
         try:
             append_line(self._file, line)
             self._rows_fail = False

@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -156,28 +156,21 @@ class RemoteCopy:
 
     def _update(self) -> None:
         try:
-            self._push()
+            changes = changes_since(self._folder, self._stamps)
+            # Files that refer to others come last, so that an interrupted update refers to no missing file.
+            for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
+                path = f"{self._root}/{name}"
+                _make_folder(self._files, path.rpartition("/")[0])
+                self._files.pipe_file(path, changes.files[name][1])
+            # As in `apply_changes`. Some may be of an earlier process that made the copy.
+            self._files.invalidate_cache()
+            for path in self._files.find(f"{self._root}/checkpoints"):
+                if path.removeprefix(f"{self._root}/") not in changes.stamps:
+                    self._files.rm_file(path)
+            self._stamps = changes.stamps
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
-
-    def _push(self) -> None:
-        changes = changes_since(self._folder, self._stamps)
-        # Files that refer to others come last, so that an interrupted update refers to no missing file.
-        for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
-            path = f"{self._root}/{name}"
-            _make_folder(self._files, path.rpartition("/")[0])
-            self._files.pipe_file(path, changes.files[name][1])
-        before: Set[str] = self._stamps.keys()
-        if not before:
-            # An earlier process made the copy, and the folder may have deleted some of its checkpoints since.
-            self._files.invalidate_cache()
-            before = {name.removeprefix(f"{self._root}/") for name in self._files.find(f"{self._root}/checkpoints")}
-        for name in before - changes.stamps.keys():
-            # A failed update may have removed it.
-            with suppress(FileNotFoundError):
-                self._files.rm_file(f"{self._root}/{name}")
-        self._stamps = changes.stamps
 
 
 def check_storage(url: str, resumed: RunFolder | None) -> None:
@@ -247,24 +240,17 @@ def fetch(url: str, folder: Path) -> None:
         names = files.find(root)
         if f"{root}/config.json" not in names:
             raise setting_error("run", url, "holds no run: it has no config.json")
-        paths = [_path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
-        # All names have been checked by now: nothing is written for a copy with a bad one.
-        for parent in {path.parent for path in paths}:
+        paths = [PurePosixPath(name.removeprefix(root).lstrip("/")) for name in names]
+        if outside := [str(path) for path in paths if path.is_absolute() or ".." in path.parts]:
+            raise ValueError(f"the file {outside[0]!r} is outside of the run's folder")
+        for parent in {folder / path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)
-        files.get(names, [str(path) for path in paths])
+        files.get(names, [str(folder / path) for path in paths])
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, ConfigurationError):
             raise
         raise setting_error("run", url, f"cannot be read: {one_line(error)}") from error
-
-
-def _path_within(folder: Path, name: str) -> Path:
-    """The path of a file by its name relative to the folder; ValueError if it is outside of the folder."""
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts:
-        raise ValueError(f"the file {name!r} is outside of the run's folder")
-    return folder / parts
 
 
 def _open(url: str, setting: str = "storage") -> tuple["fsspec.AbstractFileSystem", str]:

@@ -119,7 +119,7 @@ def make_session(
 
     def restore(values: dict[str, Any]) -> None:
         learner.restore_state(values)
-        clock.earlier = RunCounts.restored(values)
+        clock.earlier = RunCounts(**{name: values[name] for name in asdict(clock.earlier)})
         evaluations.restore(values)
 
     checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, learner.variables(), state, restore)

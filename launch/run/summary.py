@@ -1,6 +1,6 @@
 """The status of a run, its summary, and the conditions of a resume."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,11 +70,6 @@ class RunCounts:
 
     def __add__(self, other: "RunCounts") -> "RunCounts":
         return RunCounts(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
-
-    @classmethod
-    def restored(cls, state: dict[str, Any]) -> "RunCounts":
-        """The counts among the plain values of a checkpoint."""
-        return cls(**{field.name: state[field.name] for field in fields(cls)})
 
 
 class LearnerDeath(NamedTuple):
