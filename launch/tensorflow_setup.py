@@ -100,18 +100,22 @@ def prepare_to_read_weights(config: RunConfig) -> None:
 
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
-    if "tensorflow" in sys.modules:
-        _import_tensorflow()
-        return
+    imported = "tensorflow" in sys.modules
     with _without_notices():
         _import_tensorflow()
-    prepare_tensorflow(gpu=False)
+    if not imported:
+        prepare_tensorflow(gpu=False)
 
 
 def set_tensorflow_variables(network: NetworkConfig | None = None) -> None:
-    """Set the log level and the kernels of TensorFlow, which a module of the user may import first."""
+    """Set the log level and the kernels of TensorFlow, which a module of the user may import first.
+
+    The kernels are oneDNN or Eigen. TensorFlow reads the variable once, at its import. A user's value stays, and on
+    ARM, where it was not measured, TensorFlow has its default.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    _choose_kernels(network)
+    if "tensorflow" not in sys.modules and _on_x86() and _users_onednn() is None:
+        os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
 
 
 def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
@@ -134,15 +138,6 @@ def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
             f"KERAS_BACKEND=tensorflow"
         )
     return importlib.import_module("tensorflow")
-
-
-def _choose_kernels(network: NetworkConfig | None) -> None:
-    """Choose oneDNN or Eigen before the import of TensorFlow, which reads the variable once; a user's value stays.
-
-    On ARM, where it was not measured, TensorFlow has its default.
-    """
-    if "tensorflow" not in sys.modules and _on_x86() and _users_onednn() is None:
-        os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
 
 
 def _users_onednn() -> str | None:
@@ -173,14 +168,11 @@ def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = Tru
     lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
     imported = in_this_process and "tensorflow" in sys.modules
-    value = os.environ.get(_ONEDNN, "") if imported else _users_onednn()
-    if value is None:
-        value = _onednn_for(network)
-    enabled = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
-    if enabled is None:
-        # The rule of TensorFlow, for a program that imported it before us and for values that it does not understand.
-        enabled = bool(flags & {"avx512_vnni", "avx512_bf16", "amx_tile"})
-    if not enabled:
+    users = os.environ.get(_ONEDNN, "") if imported else _users_onednn()
+    value = _onednn_for(network) if users is None else users
+    # The rule of TensorFlow, for a program that imported it before us and for values that it does not understand.
+    by_default = bool(flags & {"avx512_vnni", "avx512_bf16", "amx_tile"})
+    if not {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), by_default):
         return "Eigen"
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
     avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags and limit.startswith(("ALL", "AVX512", "AVX10"))

@@ -110,7 +110,9 @@ def make_session(
     initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
     learner = Learner(config, policy.layout, initial)
     log, account = messages.log, learner.account
-    target = None if config.stop_at_return is None else ReturnTarget(config.stop_at_return, config.stop_measure)
+    target = ReturnTarget()
+    if config.stop_at_return is not None:
+        target = ReturnTarget(config.stop_at_return, config.stop_measure)
     evaluations = Evaluations(config.evaluation, target, TrainingReturns(config.actor.environments), log)
 
     def state() -> dict[str, Any]:

@@ -159,7 +159,7 @@ _CONFIRMING_SHARES = {"mean_return_100": 1.0, "recent_return": 0.5}
 
 @dataclass
 class ReturnTarget:
-    """The mean return at which a run stops, and the points at which it was crossed and confirmed.
+    """The mean return at which a run stops, by default none, and the points at which it was crossed and confirmed.
 
     With the measure `training` a crossing by the last 100 episodes, or by `RecentReturn`, requests a confirmation. With
     the measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
@@ -168,8 +168,8 @@ class ReturnTarget:
     until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many.
     """
 
-    mean_return: float
-    measure: Literal["training", "evaluation"]
+    mean_return: float = math.inf
+    measure: Literal["training", "evaluation"] = "training"
     first: TrainingPoint | None = None
     confirmed: TrainingPoint | None = None
     confirming_agent_steps: int = 0
@@ -209,14 +209,14 @@ class ReturnTarget:
             self.first, self.confirmed = (point and TrainingPoint(*point) for point in (self.first, self.confirmed))
 
 
-def reason_to_stop(config: RunConfig, target: ReturnTarget | None, frames: int, seconds: float) -> Status | None:
+def reason_to_stop(config: RunConfig, target: ReturnTarget, frames: int, seconds: float) -> Status | None:
     """The status of a run that stops after `frames` and `seconds` of training; None if it goes on.
 
     When several rules hold, a confirmed target comes before the limits that it made unnecessary.
     """
     # A replay in one process takes longer than the recorded run.
     most_seconds = config.stop_after_seconds if config.replay_arrivals is None else None
-    if target is not None and target.confirmed is not None:
+    if target.confirmed is not None:
         return "return_reached"
     if frames >= config.total_frames:
         return "frames_reached"
@@ -284,11 +284,7 @@ class Evaluations:
     """
 
     def __init__(
-        self,
-        config: EvaluationConfig,
-        target: ReturnTarget | None,
-        returns: TrainingReturns,
-        log: Callable[[str], None],
+        self, config: EvaluationConfig, target: ReturnTarget, returns: TrainingReturns, log: Callable[[str], None]
     ) -> None:
         self.target, self.returns, self._config, self._log = target, returns, config, log
         self._every = config.every_frames
@@ -310,25 +306,24 @@ class Evaluations:
         None is due after the target is confirmed. `evaluate` returns False if none can begin now.
         """
         target, config = self.target, self._config
-        if self._under_way is not None or (target is not None and target.confirmed is not None):
+        if self._under_way is not None or target.confirmed is not None:
             return
-        confirms = target is not None and target.crosses(at, representative=self.returns.is_representative)
+        confirms = target.crosses(at, representative=self.returns.is_representative)
         due = self.regular and at.frames - self._since_frames >= self._every
         if not (confirms or due):
             return
 
         def goes_on(returns: npt.NDArray[np.float64]) -> bool:
-            assert target is not None
             verdict = predicted_verdict(returns, config.episodes, target.mean_return, self.returns.untrained)
             # A regular evaluation that reaches the target is played to its end: it is a point of the curve, too.
             return verdict is None or (verdict and not confirms)
 
-        ends_early = confirms or (target is not None and target.measure == "evaluation")
+        ends_early = confirms or target.measure == "evaluation"
         policy = CONFIRMING_POLICY if confirms else config.policy
         if not evaluate(policy, config, goes_on if ends_early else None):
             return
         self._under_way = EvaluationRequest(at, confirms)
-        if target is None or not confirms:
+        if not confirms:
             self._since_frames = at.frames
             return
         target.first = target.first or at
@@ -349,10 +344,9 @@ class Evaluations:
         entry = evaluation_entry(result, self.returns.untrained)
         self.last = entry = entry | {"confirms": confirms, "seconds": now.seconds - at.seconds}
         self._log(f"{'confirming ' * confirms}evaluation of update {result.snapshot.version}: {evaluation_line(entry)}")
-        if self.target is not None:
-            self.target.evaluated(entry["mean_return"], at, confirms=confirms)
-        confirmed = self.target is not None and self.target.confirmed is not None
-        return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
+        self.target.evaluated(entry["mean_return"], at, confirms=confirms)
+        point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds}
+        return point | entry, self.target.confirmed is not None
 
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
@@ -367,14 +361,14 @@ class Evaluations:
         assert request is not None
         self.seconds += now.seconds - request.at.seconds
         self.agent_steps += agent_steps
-        if self.target is not None and request.confirms:
+        if request.confirms:
             self.target.delay(agent_steps, now.agent_steps)
         return request
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. An evaluation under way is not in it: it is lost with its process."""
         return {
-            "return_target": None if self.target is None else asdict(self.target),
+            "return_target": asdict(self.target),
             "untrained_return": self.returns.untrained,
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
@@ -387,5 +381,4 @@ class Evaluations:
         self.returns.untrained, self.last = state["untrained_return"], state["last_evaluation"]
         self._since_frames = state["evaluated_frames"]
         self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
-        if self.target is not None and state["return_target"] is not None:
-            self.target.restore(state["return_target"])
+        self.target.restore(state["return_target"])

@@ -83,8 +83,7 @@ def run_summary(
     status: Status, learner: "Learner", counts: RunCounts, actor: ActorConfig, evaluations: Evaluations
 ) -> dict[str, Any]:
     """The content of summary.json."""
-    target = evaluations.target
-    first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
+    first, confirmed = evaluations.target.first, evaluations.target.confirmed
     account, ledger = learner.account, learner.account.ledger
     # With pending gradients, which no update will apply: sampled = applied + dropped holds at the end.
     ended = ledger.if_it_ends()

@@ -124,14 +124,14 @@ def target_of(measure: Any = "training") -> ReturnTarget:
     return ReturnTarget(18.0, measure)
 
 
-def evaluations_of(target: ReturnTarget | None, every_frames: int = 0, log: Any = lambda _: None) -> Evaluations:
+def evaluations_of(target: ReturnTarget, every_frames: int = 0, log: Any = lambda _: None) -> Evaluations:
     """The mean of the last training episodes counts, and that of untrained play is -20."""
     returns = TrainingReturns(1)
     returns.is_representative, returns.untrained = True, -20.0
     return Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), target, returns, log)
 
 
-def restored(evaluations: Evaluations, target: ReturnTarget | None, every_frames: int = 0) -> Evaluations:
+def restored(evaluations: Evaluations, target: ReturnTarget, every_frames: int = 0) -> Evaluations:
     """Evaluations that go on from the checkpoint of others."""
     found = evaluations_of(target, every_frames)
     found.returns.untrained = None
@@ -240,8 +240,8 @@ def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
     config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
     reached = replace(target_of(), confirmed=at(170))
     assert reason_to_stop(config, target_of(), 999, 59.9) is None
-    assert reason_to_stop(config, None, 999, 60.0) == "time_reached"
-    assert reason_to_stop(config, None, 1_000, 60.0) == "frames_reached"
+    assert reason_to_stop(config, ReturnTarget(), 999, 60.0) == "time_reached"
+    assert reason_to_stop(config, ReturnTarget(), 1_000, 60.0) == "frames_reached"
     assert reason_to_stop(config, reached, 1_000, 60.0) == "return_reached"
 
 
@@ -257,13 +257,13 @@ def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
 
 
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = evaluations_of(None, every_frames=400)
+    evaluations = evaluations_of(ReturnTarget(), every_frames=400)
     assert updates(evaluations, at(9), at(10), at(11), at(100)) == [10]
     point, _ = evaluations.receive(result(10, 3.0), at(28))
     assert (point["frames"], point["seconds"], point["confirms"]) == (400, 9.0, False)
     assert updates(evaluations, at(19), at(20), at(100)) == [20]
     # The one under way is lost with its process.
-    evaluations = restored(evaluations, None, every_frames=400)
+    evaluations = restored(evaluations, ReturnTarget(), every_frames=400)
     assert (evaluations.seconds, evaluations.agent_steps, evaluations.returns.untrained) == (9.0, 40, -20.0)
     assert updates(evaluations, at(29), at(30)) == [30]
     evaluations.lose(EvaluationLost("actor 1 ended", 0), at(35))
@@ -327,7 +327,7 @@ def test_a_crossing_comes_before_a_regular_evaluation() -> None:
 )
 def test_which_evaluations_end_early(measure: Any, mean: float, goes_on: bool) -> None:
     """A confirmation ends with its verdict, and a regular evaluation only if it misses a target that it measures."""
-    evaluations = evaluations_of(None if measure is None else target_of(measure), every_frames=400)
+    evaluations = evaluations_of(ReturnTarget() if measure is None else target_of(measure), every_frames=400)
     ((_, _, look),) = requested(evaluations, at(170, 18.0))
     returns = mean + np.array([-0.5, 0.5] * 20)
     assert (look is None or look(returns)) is goes_on
