@@ -58,7 +58,7 @@ class Progress:
     own: dict[str, float] = field(default_factory=dict)
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class Started(msgspec.Struct, frozen=True):
     """The run has its folder, and its actors are being started. From now on it can be stopped and saved."""
 
     folder: str
@@ -66,25 +66,25 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     actors: int
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
+class Message(msgspec.Struct, frozen=True):
     """One line for the user. log.txt has the lines of the training loop, too."""
 
     text: str
 
 
-class Preparing(msgspec.Struct, frozen=True, tag=True):
+class Preparing(msgspec.Struct, frozen=True):
     """The work that the run has begun, up to the first report of an actor. Replaces the one before it."""
 
     text: str
 
 
-class Progressed(msgspec.Struct, frozen=True, tag=True):
+class Progressed(msgspec.Struct, frozen=True):
     """The present state of the run. It is not written to a file."""
 
     progress: Progress
 
 
-class Episodes(msgspec.Struct, frozen=True, tag=True):
+class Episodes(msgspec.Struct, frozen=True):
     """The episodes that ended in a logging interval, in the order of arrival, before the row of the interval.
 
     Global frames at the end of the interval, unclipped returns, and lengths in agent steps.
@@ -95,25 +95,25 @@ class Episodes(msgspec.Struct, frozen=True, tag=True):
     lengths: list[int]
 
 
-class Row(msgspec.Struct, frozen=True, tag=True):
+class Row(msgspec.Struct, frozen=True):
     """The numbers of a logging interval, by the names and with the types that metrics.jsonl has."""
 
     values: dict[str, Any]
 
 
-class Evaluated(msgspec.Struct, frozen=True, tag=True):
+class Evaluated(msgspec.Struct, frozen=True):
     """An evaluation has ended. `point` is its entry in the row of metrics.jsonl that will contain it."""
 
     point: dict[str, Any]
 
 
-class Saved(msgspec.Struct, frozen=True, tag=True):
+class Saved(msgspec.Struct, frozen=True):
     """A checkpoint of the weights after `update` updates was written."""
 
     update: int
 
 
-class Stopped(msgspec.Struct, frozen=True, tag=True):
+class Stopped(msgspec.Struct, frozen=True):
     """The run has ended and is saved. `summary` is the content of summary.json, with the run's `status`."""
 
     folder: str

@@ -141,18 +141,15 @@ class RemoteCopy:
     def finish(self, most_seconds: float = _LAST_UPLOAD_SECONDS) -> None:
         """Update the copy once more, and wait for it, but not for storage that does not respond any more."""
         ends = time.monotonic() + most_seconds
-        self._join(ends)
-        self.start()
-        self._join(ends)
+        # An update under way may be older than the last changes.
+        for _ in range(1 + self._thread.is_alive()):
+            self.start()
+            self._thread.join(max(0.0, ends - time.monotonic()))
         if self._thread.is_alive():
             self._log(
                 f"warning: the copy at {self._url} is not complete: it took longer than {most_seconds:.0f} seconds; "
                 f"train --resume {quoted(self._folder)} brings it up to date"
             )
-
-    def _join(self, ends: float) -> None:
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, ends - time.monotonic()))
 
     def _update(self) -> None:
         try:

@@ -23,38 +23,21 @@ from shared.errors import setting_error
 _MOST_HISTOGRAM_VALUES = 10_000
 # W&B uploads remaining points when it is closed. `wandb sync` uploads the rest then.
 _MOST_UPLOAD_SECONDS = 10.0
-# The groups follow a reader's questions: does it learn, is it fast, is it sound.
+# Columns of metrics.jsonl by what a reader asks: does it learn, is it fast, is it sound.
 _GROUPS = {
-    "mean_return_100": "return/training_mean_100",
-    "interval_mean_return": "return/training_interval",
-    "episodes": "return/episodes",
-    "frames_per_second": "speed/frames_per_second",
-    "agent_steps_per_second": "speed/agent_steps_per_second",
-    "updates_per_second": "speed/updates_per_second",
-    "gradients_per_second": "speed/gradients_per_second",
-    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
-    "policy_lag_mean": "asynchrony/policy_lag_mean",
-    "policy_lag_max": "asynchrony/policy_lag_max",
-    "agent_steps_in_flight": "asynchrony/agent_steps_in_flight",
-    "gradients_per_update": "asynchrony/gradients_per_update",
-    "actors_alive": "asynchrony/actors_alive",
-    "actor_restarts": "asynchrony/actor_restarts",
-    "learning_rate": "learning/learning_rate",
-    "gradient_norm": "learning/gradient_norm",
-    "passes": "learning/passes",
+    "return": ("mean_return_100", "interval_mean_return", "episodes"),
+    "speed": ("frames_per_second", "agent_steps_per_second", "updates_per_second", "gradients_per_second"),
+    "asynchrony": ("policy_lag_mean", "policy_lag_max", "agent_steps_in_flight", "gradients_per_update"),
+    "processes": ("actors_alive", "actor_restarts", "learner_milliseconds"),
+    "learning": ("learning_rate", "gradient_norm", "passes"),
 }
-_EVALUATION_GROUPS = {
-    "mean_return": "return/evaluation_mean",
-    "median_return": "return/evaluation_median",
-    "standard_error": "return/evaluation_standard_error",
-    "collapsed_episodes": "return/evaluation_collapsed_episodes",
-}
+_OF_EVALUATION = ("mean_return", "median_return", "standard_error", "collapsed_episodes")
 
 
 def scalars(row: Progress) -> dict[str, float]:
     """The known and finite numbers of a row, by `group/name`."""
     values = asdict(row)
-    found = {tag: values[name] for name, tag in _GROUPS.items()}
+    found = {f"{group}/{name}": values[name] for group, names in _GROUPS.items() for name in names}
     for group, numbers in (
         ("learning/", row.statistics),
         (INFO, row.info),
@@ -68,7 +51,7 @@ def scalars(row: Progress) -> dict[str, float]:
 
 def evaluation_scalars(point: dict[str, Any]) -> dict[str, float]:
     """The same for an evaluation."""
-    return _known({tag: point[name] for name, tag in _EVALUATION_GROUPS.items()})
+    return _known({f"return/evaluation_{name}": point[name] for name in _OF_EVALUATION})
 
 
 def _known(found: dict[str, float | None]) -> dict[str, float]:
@@ -120,14 +103,13 @@ class TensorBoard:
             return
         tf = self._tf
         evaluations = [(point["frames"], evaluation_scalars(point)) for point in row.evaluations]
-        with self._one_warning("TensorBoard"):
+        with self._one_warning("TensorBoard"), self._events.as_default():
             for frames, values in [(row.frames, scalars(row)), *evaluations]:
-                with self._events.as_default(step=frames):
-                    for tag, value in values.items():
-                        tf.summary.scalar(tag, value)
+                for tag, value in values.items():
+                    tf.summary.scalar(tag, value, step=frames)
             if row.policy_lag_counts:
-                with self._events.as_default(step=row.frames):
-                    tf.summary.histogram("asynchrony/policy_lag", _repeated(row.policy_lag_counts))
+                lags = _repeated(row.policy_lag_counts)
+                tf.summary.histogram("asynchrony/policy_lag", lags, step=row.frames)
             self._events.flush()
 
     def close(self) -> None:

@@ -45,5 +45,5 @@ def test_points_and_evaluations_arrive(client: Path, tmp_path: Path) -> None:
     assert "warning" not in log.read_text()
     (offline,) = (tmp_path / "wandb").glob("offline-run-*")
     (kept,) = offline.glob("run-*.wandb")
-    for tag in ("return/training_mean_100", "return/evaluation_mean"):
+    for tag in ("return/mean_return_100", "return/evaluation_mean_return"):
         assert tag.encode() in kept.read_bytes()

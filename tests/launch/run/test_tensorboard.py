@@ -33,7 +33,7 @@ POINT = {"frames": 320, "mean_return": 11.0, "median_return": 10.0, "standard_er
 def test_known_and_finite_numbers_have_their_groups() -> None:
     values = scalars(ROW)
     expected = {
-        "return/training_mean_100": 12.5,
+        "return/mean_return_100": 12.5,
         "learning/entropy": 1.5,
         "info/success": 0.25,
         "own/angle": -0.5,
@@ -42,7 +42,7 @@ def test_known_and_finite_numbers_have_their_groups() -> None:
     }
     assert expected.items() <= values.items()
     assert not {"learning/gradient_norm", "learning/value_loss", "info/failure", "learning/passes"} & values.keys()
-    assert evaluation_scalars(POINT) == {"return/evaluation_mean": 11.0, "return/evaluation_median": 10.0}
+    assert evaluation_scalars(POINT) == {"return/evaluation_mean_return": 11.0, "return/evaluation_median_return": 10.0}
 
 
 def course(folder: Path, name: str) -> list[tuple[int, float]]:
@@ -64,8 +64,8 @@ def test_a_resume_shows_one_course_and_evaluations_are_at_their_frames(tmp_path:
         tracker.write(replace(ROW, frames=frames, mean_return_100=2.0))
     tracker.write(replace(ROW, frames=2000, mean_return_100=None, evaluations=[POINT | {"frames": 1900}]))
     tracker.close()
-    assert course(tmp_path, "training_mean_100") == [(400, 1.0), (800, 1.0), (900, 2.0), (1200, 2.0), (1600, 2.0)]
-    assert course(tmp_path, "evaluation_mean") == [(1900, 11.0)]
+    assert course(tmp_path, "mean_return_100") == [(400, 1.0), (800, 1.0), (900, 2.0), (1200, 2.0), (1600, 2.0)]
+    assert course(tmp_path, "evaluation_mean_return") == [(1900, 11.0)]
 
 
 @pytest.fixture
@@ -114,4 +114,4 @@ def test_a_wandb_that_fails_is_one_warning(place: str, tmp_path: Path, wandb: Mo
     tracker.close()
     (warning,) = logged
     assert warning.startswith("warning: wandb: 'the server is away")
-    assert course(tmp_path, "training_mean_100") == [(400, 12.5)]
+    assert course(tmp_path, "mean_return_100") == [(400, 12.5)]
