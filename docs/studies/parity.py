@@ -6,6 +6,7 @@
 Each prints a table with figures of this machine. The exit code is 1 if a required row does not hold.
 """
 
+import itertools
 import sys
 import time
 from collections import Counter
@@ -32,8 +33,6 @@ from shared.config import EvaluationConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.types import Float32Array, WeightSnapshot
 
-Slots = list[Float32Array]
-Predict = Callable[[Float32Array], Float32Array]
 Step = Callable[[tf.Tensor, tf.Tensor], None]
 
 _SEEDS = 5
@@ -111,44 +110,45 @@ def optimizer_slots(seeds: int = _SEEDS) -> tuple[str, list[Row]]:
     np.allclose compares every entry relative to itself, and its tolerance is relative to the second argument only.
     Standardised returns that differ by one ULP have the same effect.
     """
-    names = ("eager and graph", "the graph's returns", "returns one ULP off", "without the remapper")
-    pairs: dict[str, list[_Disagreement]] = {name: [] for name in names}
-    moved = []
+    returns, graphs_returns = map(
+        tf.constant, _both_modes(lambda x: _standardised(_returns(x)))(np.ones(_SAMPLES, "f4"))
+    )
+    nudged = tf.constant(np.nextafter(returns.numpy(), np.float32(np.inf)))
+    graph_differs, returns_differ, nudge_differs, unfused_differs, moved = [], [], [], [], []
+    unequal, slots, share = Counter[str](), 0, 0.0
     for seed in range(seeds):
-        batch = _batch(seed)
-        returns = _standardised(_returns(batch.rewards))
-        graphs_returns = tf.function(lambda x: _standardised(_returns(x)), autograph=False)(batch.rewards)
-        nudged = tf.constant(np.nextafter(returns.numpy(), np.float32(np.inf)))
-        eager = _train(seed, batch, returns)
-        graph = _train(seed, batch, graphs_returns, in_graph=True)
-        with _without_remapper():
-            unfused = _train(seed, batch, graphs_returns, in_graph=True)
-        others = graph, _train(seed, batch, graphs_returns), _train(seed, batch, nudged), unfused
-        for name, other in zip(names, others, strict=True):
-            pairs[name].append(_compare(eager.slots, other.slots))
-        moved.append(float(np.abs(eager.parameters - graph.parameters).max()) / _RATE)
-    slots = len(eager.slots) * seeds
-    worst = {name: max(pair.largest_relative for pair in found) for name, found in pairs.items()}
-    found = pairs[names[0]]
-    unequal = {label: sum(pair.unequal[label] for pair in found) for label in found[0].unequal}
-    exact = sum(pair.largest_relative == 0.0 for pair in pairs[names[3]])
+        eager, parameters = _train(seed, returns)
+        graph, graphs_parameters = _train(seed, graphs_returns, in_graph=True)
+        tf.config.optimizer.set_experimental_options({"remapping": False})
+        unfused, _ = _train(seed, graphs_returns, in_graph=True)
+        tf.config.optimizer.set_experimental_options({"remapping": True})
+        graph_differs.append(_difference(eager, graph))
+        returns_differ.append(_difference(eager, _train(seed, graphs_returns)[0]))
+        nudge_differs.append(_difference(eager, _train(seed, nudged)[0]))
+        unfused_differs.append(_difference(eager, unfused))
+        moved.append(float(np.abs(parameters - graphs_parameters).max()) / _RATE)
+        slots += len(eager)
+        for (rtol, atol), (a, b) in itertools.product(_TOLERANCES, zip(eager, graph, strict=True)):
+            for direction, (left, right) in {"forth": (a, b), "back": (b, a)}.items():
+                rejected = ~np.isclose(left, right, rtol=rtol, atol=atol)
+                unequal[f"rtol {rtol:g}, atol {atol:g}, {direction}"] += int(rejected.any())
+                share = max(share, float(np.abs(left[rejected]).max(initial=0.0) / np.abs(left).max()))
+    worst, exact = max(graph_differs), unfused_differs.count(0.0)
     return (
         "Why do an optimizer's slots differ between eager and graph?",
         [
             Row(
                 "eager and graph: largest difference, relative to the slot's largest entry",
-                f"{worst[names[0]]:.1e}",
+                f"{worst:.1e}",
                 f"at most {_LARGEST_RELATIVE:g}",
-                worst[names[0]] <= _LARGEST_RELATIVE,
+                worst <= _LARGEST_RELATIVE,
             ),
             Row("the same without the remapper: seeds equal to the bit", str(exact), str(seeds), exact == seeds),
             *(Row(f"np.allclose rejects, {label}", f"{count} of {slots} slots") for label, count in unequal.items()),
-            Row(
-                "largest entry that differs, relative to its slot's largest",
-                f"{max(pair.entry_share for pair in found):.1e}",
-            ),
+            Row("largest entry that differs, relative to its slot's largest", f"{share:.1e}"),
             Row("parameters: largest difference, in learning rates", f"{max(moved):.1e}"),
-            *(Row(f"two eager runs, {name}", f"{worst[name]:.1e} of the largest entry") for name in names[1:3]),
+            Row("two eager runs, the graph's returns", f"{max(returns_differ):.1e} of the largest entry"),
+            Row("two eager runs, returns one ULP off", f"{max(nudge_differs):.1e} of the largest entry"),
         ],
     )
 
@@ -157,7 +157,13 @@ def cost_of_a_call() -> tuple[str, list[Row]]:
     """The outputs are the same; the overhead of a call differs. An actor calls once per step, with few observations."""
     observations, batch_sizes, repeats = 100_000, (32, 100_000), 3
     data = np.random.default_rng(0).normal(size=(observations, 4)).astype(np.float32)
-    ways = _ways_to_predict()
+    model = _network(4, 2)
+    graph = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, 4), tf.float32)], autograph=False)
+    ways: dict[str, Callable[[Float32Array], Float32Array]] = {
+        "eager": lambda batch: model(batch).numpy(),
+        "graph": lambda batch: graph(batch).numpy(),
+        "predict_on_batch": model.predict_on_batch,
+    }
     outputs = [predict(data) for predict in ways.values()]
     worst = max(float(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max()) for output in outputs)
     rows = [Row("outputs, relative to the largest", f"{worst:.1e}", "at most 1e-5", worst <= 1e-5)]
@@ -200,71 +206,27 @@ def _ulp_at_scale(a: Float32Array, b: Float32Array) -> float:
     return float(np.abs(a.astype(np.float64) - b).max() / np.spacing(scale)) if scale > 0 else 0.0
 
 
-class _Disagreement(NamedTuple):
-    """`unequal` counts slots that np.allclose rejects, by tolerance and direction. `entry_share` is the largest entry
-    that differs, relative to its slot's largest.
-    """
-
-    unequal: dict[str, int]
-    largest_relative: float
-    entry_share: float
+def _difference(first: list[Float32Array], second: list[Float32Array]) -> float:
+    """The largest difference of the slots of two optimizers, relative to the largest entry of its slot."""
+    pairs = zip(first, second, strict=True)
+    return max(float(np.abs(a - b).max() / max(np.abs(a).max(), np.abs(b).max(), 1e-30)) for a, b in pairs)
 
 
-def _compare(first: Slots, second: Slots) -> _Disagreement:
-    unequal, share, relative = {}, 0.0, 0.0
-    for rtol, atol in _TOLERANCES:
-        for direction, (left, right) in {"forth": (first, second), "back": (second, first)}.items():
-            masks = [~np.isclose(a, b, rtol=rtol, atol=atol) for a, b in zip(left, right, strict=True)]
-            unequal[f"rtol {rtol:g}, atol {atol:g}, {direction}"] = sum(bool(mask.any()) for mask in masks)
-            for a, mask in zip(left, masks, strict=True):
-                share = max(share, float(np.abs(a[mask]).max(initial=0.0) / np.abs(a).max()))
-    for a, b in zip(first, second, strict=True):
-        largest = max(float(np.abs(a).max()), float(np.abs(b).max()), 1e-30)
-        relative = max(relative, float(np.abs(a - b).max()) / largest)
-    return _Disagreement(unequal, relative, share)
-
-
-@contextmanager
-def _without_remapper() -> Iterator[None]:
-    before = tf.config.optimizer.get_experimental_options().get("remapping", True)
-    tf.config.optimizer.set_experimental_options({"remapping": False})
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({"remapping": before})
-
-
-class _Batch(NamedTuple):
-    observations: tf.Tensor
-    actions: tf.Tensor
-    rewards: tf.Tensor
-
-
-def _batch(seed: int) -> _Batch:
+def _train(seed: int, weights: tf.Tensor, *, in_graph: bool = False) -> tuple[list[Float32Array], Float32Array]:
+    """Slots and parameters after five steps of Adam on the REINFORCE loss of one batch, with gradient and update as
+    separate calls."""
     random = np.random.default_rng(seed)
-    return _Batch(
-        tf.constant(random.normal(size=(_SAMPLES, 8)), tf.float32),
-        tf.constant(random.integers(0, 2, (_SAMPLES, 1)), tf.float32),
-        tf.ones(_SAMPLES),
-    )
-
-
-class _Trained(NamedTuple):
-    slots: Slots
-    parameters: Float32Array
-
-
-def _train(seed: int, batch: _Batch, weights: tf.Tensor, *, in_graph: bool = False) -> _Trained:
-    """Five steps of Adam on the REINFORCE loss, with gradient and update as separate calls."""
-    model = _network(8, [(64, "relu"), (64, "relu"), (1, "sigmoid")], seed)
+    observations = tf.constant(random.normal(size=(_SAMPLES, 8)), tf.float32)
+    actions = tf.constant(random.integers(0, 2, (_SAMPLES, 1)), tf.float32)
+    model = _network(8, 1, "sigmoid", seed)
     trained = model.trainable_variables
     optimizer = keras.optimizers.Adam(_RATE)
     optimizer.build(trained)
 
     def gradients(weights: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            probability = model(batch.observations)
-            log_prob = tf.math.log(batch.actions * probability + (1.0 - batch.actions) * (1.0 - probability))
+            probability = model(observations)
+            log_prob = tf.math.log(actions * probability + (1.0 - actions) * (1.0 - probability))
             loss = -tf.reduce_mean(log_prob[:, 0] * weights)
         return tape.gradient(loss, trained)
 
@@ -273,25 +235,14 @@ def _train(seed: int, batch: _Batch, weights: tf.Tensor, *, in_graph: bool = Fal
         optimizer.apply(step(weights), trained)
     # The iteration and the learning rate come first.
     slots = [variable.numpy() for variable in optimizer.variables[2:]]
-    return _Trained(slots, np.concatenate([np.ravel(variable) for variable in trained]))
+    return slots, np.concatenate([np.ravel(variable) for variable in trained])
 
 
-def _network(inputs: int, layers: list[tuple[int, str | None]], seed: int) -> keras.Model:
+def _network(inputs: int, outputs: int, activation: str | None = None, seed: int = 0) -> keras.Model:
     x = first = keras.Input((inputs,))
-    for i, (units, activation) in enumerate(layers):
-        start = keras.initializers.GlorotUniform(seed + i)
-        x = keras.layers.Dense(units, activation, kernel_initializer=start, name=f"dense{i}")(x)
+    for i, layer in enumerate([(64, "relu"), (64, "relu"), (outputs, activation)]):
+        x = keras.layers.Dense(*layer, kernel_initializer=keras.initializers.GlorotUniform(seed + i))(x)
     return keras.Model(first, x)
-
-
-def _ways_to_predict() -> dict[str, Predict]:
-    model = _network(4, [(64, "relu"), (64, "relu"), (2, None)], 0)
-    graph = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, 4), tf.float32)], autograph=False)
-    return {
-        "eager": lambda batch: model(batch).numpy(),
-        "graph": lambda batch: graph(batch).numpy(),
-        "predict_on_batch": model.predict_on_batch,
-    }
 
 
 # ---- Gradient and update
@@ -343,15 +294,8 @@ def _problem() -> _Problem:
     return _Problem(
         tf.constant(random.normal(size=(_BATCH, 4)), tf.float32),
         tf.constant(random.normal(size=(_BATCH, 2)), tf.float32),
-        [random.normal(0.0, 0.3, weights.shape).astype(np.float32) for weights in _perceptron().get_weights()],
+        [random.normal(0.0, 0.3, weights.shape).astype(np.float32) for weights in _network(4, 2).get_weights()],
     )
-
-
-def _perceptron() -> keras.Model:
-    inputs = keras.Input((4,))
-    x = keras.layers.Dense(64, "relu")(inputs)
-    x = keras.layers.Dense(64, "relu")(x)
-    return keras.Model(inputs, keras.layers.Dense(2)(x))
 
 
 def _is_wrong(reached: Sequence[Float32Array], expected: Sequence[Float32Array], start: Sequence[Float32Array]) -> bool:
@@ -389,7 +333,7 @@ def _by_keras(
     optimizer: keras.optimizers.Optimizer,
     make_step: Callable[[keras.Model, keras.optimizers.Optimizer], Step],
 ) -> list[Float32Array]:
-    model = _perceptron()
+    model = _network(4, 2)
     model.set_weights(problem.weights)
     optimizer.build(model.trainable_variables)
     step = make_step(model, optimizer)
@@ -399,7 +343,7 @@ def _by_keras(
 
 
 def _by_ours(problem: _Problem) -> list[Float32Array]:
-    model = _perceptron()
+    model = _network(4, 2)
     layout = ParameterLayout.of(model.trainable_variables)
     settings = OptimizerConfig(decay=_DECAY, epsilon=_EPSILON, max_gradient_norm=None)
     accumulator = GradientAccumulator(layout.flatten(problem.weights), 1, settings)
@@ -411,7 +355,7 @@ def _by_ours(problem: _Problem) -> list[Float32Array]:
 
 
 def _by_numpy(problem: _Problem) -> list[Float32Array]:
-    model = _perceptron()
+    model = _network(4, 2)
     weights = [w.astype(np.float64) for w in problem.weights]
     squares = [np.zeros_like(w) for w in weights]
     for _ in range(_UPDATES):
