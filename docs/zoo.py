@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ runs the evaluations, and writes this page.
 """
 _MOST_BYTES = 3_500_000
 _ROWS = 100
-_SIGNIFICANT_DIGITS = 5
+# Significant ones.
+_DIGITS = 5
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
 # Options with names of files or machines, which do not affect the training.
@@ -147,22 +148,13 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 
 def _scrubbed(values: Any) -> Any:
     """Plain values, with absolute paths in texts shortened to their last part."""
-    return _mapped(values, str, lambda text: _ABSOLUTE_PATH.sub(r"\1", text))
-
-
-def _mapped(values: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Plain values with each value of one type changed."""
-    if isinstance(values, dict):
-        return {key: _mapped(value, kind, change) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_mapped(value, kind, change) for value in values]
-    return change(values) if isinstance(values, kind) else values
+    return json.loads(_ABSOLUTE_PATH.sub(r"\1", to_json(values)))
 
 
 def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
-    return [_mapped(rows[i], float, lambda value: float(f"{value:.{_SIGNIFICANT_DIGITS}g}")) for i in chosen]
+    return [json.loads(to_json(rows[i]), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}")) for i in chosen]
 
 
 def main() -> None:

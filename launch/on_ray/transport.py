@@ -31,14 +31,7 @@ import numpy as np
 
 from launch.loop.executor import CallResult
 from launch.machine import PROCESSES, machine_id
-from shared.moments import AdvantageMoments
-from shared.types import (
-    AggregatedReport,
-    EvaluationShare,
-    Float32Array,
-    GradientReport,
-    WeightSnapshot,
-)
+from shared.types import AggregatedReport, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
@@ -63,24 +56,14 @@ class ChannelAddress(NamedTuple):
     writes: int
 
 
-class SharedWeights(NamedTuple):
-    """A `WeightSnapshot` whose parameters are in shared memory."""
-
-    version: int
-    parameters: VectorAddress
-    frames: int
-    reward_factor: float | None
-    advantage_moments: AdvantageMoments
-
-
 class Request(NamedTuple):
-    """A call as it travels through a channel; all vectors are in shared memory.
+    """A call as it travels through a channel; all vectors are in shared memory, snapshots have their addresses.
 
     `target` is None where the actor keeps its target network. The actor writes the gradient to `reply_in`.
     """
 
-    weights: SharedWeights
-    target: SharedWeights | None
+    weights: WeightSnapshot
+    target: WeightSnapshot | None
     share: EvaluationShare | None
     reply_in: VectorAddress
 
@@ -151,10 +134,10 @@ class _SharedSnapshots:
     def __init__(self) -> None:
         self._vectors: list[SharedVector] = []
         self._newest: WeightSnapshot | None = None
-        self._shared: tuple[SharedWeights, SharedVector]
+        self._shared: tuple[WeightSnapshot, SharedVector]
 
-    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[SharedWeights, SharedVector]":
-        """The snapshot, which must not change, written to a vector that is not in use."""
+    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[WeightSnapshot, SharedVector]":
+        """The snapshot, which must not change, with the address of its parameters in a vector that is not in use."""
         if snapshot is not self._newest:
             vector = next((vector for vector in self._vectors if vector not in in_use), None)
             if vector is None:
@@ -162,7 +145,8 @@ class _SharedSnapshots:
                 self._vectors.append(vector)
             vector.values[...] = snapshot.parameters
             self._newest = snapshot
-            self._shared = SharedWeights(snapshot.version, vector.address, *snapshot[2:]), vector
+            address: Any = vector.address
+            self._shared = snapshot._replace(parameters=address), vector
         return self._shared
 
 
@@ -227,10 +211,10 @@ class LocalEndpoint:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()
 
-    def _snapshot(self, weights: SharedWeights) -> WeightSnapshot:
-        return WeightSnapshot(weights.version, self._vector(weights.parameters), *weights[2:])
+    def _snapshot(self, shared: WeightSnapshot) -> WeightSnapshot:
+        return shared._replace(parameters=self._vector(shared.parameters))
 
-    def _vector(self, address: VectorAddress) -> Float32Array:
+    def _vector(self, address: Any) -> Float32Array:
         if address not in self._vectors:
             vector = attach(address)
             assert vector is not None, "a process whose channel can be accepted has memory that can be attached"
