@@ -13,7 +13,7 @@ import gymnasium
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.machine import without_collections
-from launch.on_ray.transport import ChannelAddress, LocalEndpoint, open_channel
+from launch.on_ray.transport import Channel, ChannelAddress, open_channel, serve
 from launch.tensorflow_setup import prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, raised_at, typed_line
@@ -39,7 +39,7 @@ class WorkerProcess:
     A subclass handles them.
     """
 
-    _endpoint: LocalEndpoint | None = None
+    _channel: Channel | None = None
 
     def run(
         self,
@@ -50,15 +50,14 @@ class WorkerProcess:
     ) -> Reply:
         """Handle one call. Later calls may come through the connection at `address`."""
         result = self.handle(snapshot, target, share)
-        if address is not None and self._endpoint is None:
-            channel = open_channel(address)
-            self._endpoint = None if channel is None else LocalEndpoint(channel)
-        return Reply(result, self._endpoint is not None)
+        if address is not None and self._channel is None:
+            self._channel = open_channel(address)
+        return Reply(result, self._channel is not None)
 
     def serve(self) -> None:
         """Handle the calls of the accepted connection until its other end is closed."""
-        assert self._endpoint is not None
-        self._endpoint.serve(self.handle)
+        assert self._channel is not None
+        serve(self._channel, self.handle)
 
     def handle(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None

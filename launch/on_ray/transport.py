@@ -24,6 +24,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NamedTuple
 
@@ -186,40 +187,30 @@ def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[L
     return {by_descriptor[descriptor] for descriptor in wait(by_descriptor, seconds)}
 
 
-class LocalEndpoint:
-    """The actor's side: the far end of a channel, and the vectors that its requests name."""
+def serve(
+    channel: "Channel", run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], CallResult]
+) -> None:
+    """The actor's side: handle the requests of a channel by `run` until its other end is closed."""
+    vector = cache(attach)
 
-    def __init__(self, channel: "Channel") -> None:
-        self._channel = channel
-        self._vectors: dict[VectorAddress, Float32Array] = {}
+    def read(shared: WeightSnapshot) -> WeightSnapshot:
+        address: Any = shared.parameters
+        return shared._replace(parameters=vector(address))
 
-    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], CallResult]) -> None:
-        """Handle requests by `run` until the other end is closed."""
-        try:
-            while True:
-                try:
-                    request: Request = self._channel.receive()
-                except EOFError:
-                    return
-                target = request.target and self._snapshot(request.target)
-                result = run(self._snapshot(request.weights), target, request.share)
-                if isinstance(result, GradientReport | AggregatedReport):
-                    self._vector(request.reply_in)[...] = result.gradient
-                    result = result._replace(gradient=_NO_GRADIENT)
-                self._channel.send(result)
-        finally:
-            # The executor, which may wait for a reply, sees the end.
-            self._channel.close()
-
-    def _snapshot(self, shared: WeightSnapshot) -> WeightSnapshot:
-        return shared._replace(parameters=self._vector(shared.parameters))
-
-    def _vector(self, address: Any) -> Float32Array:
-        if address not in self._vectors:
-            vector = attach(address)
-            assert vector is not None, "a process whose channel can be accepted has memory that can be attached"
-            self._vectors[address] = vector
-        return self._vectors[address]
+    try:
+        while True:
+            try:
+                request: Request = channel.receive()
+            except EOFError:
+                return
+            result = run(read(request.weights), request.target and read(request.target), request.share)
+            if isinstance(result, GradientReport | AggregatedReport):
+                vector(request.reply_in)[...] = result.gradient
+                result = result._replace(gradient=_NO_GRADIENT)
+            channel.send(result)
+    finally:
+        # The executor, which may wait for a reply, sees the end.
+        channel.close()
 
 
 class Channel:
@@ -256,22 +247,22 @@ class Channel:
 
 def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
-    reads = _open_file(address.machine, address.pid, address.reads, "pipe:", os.O_RDONLY)
-    writes = _open_file(address.machine, address.pid, address.writes, "pipe:", os.O_WRONLY)
-    # A connection is closed when nothing refers to it any more.
-    incoming = None if reads is None else Connection(reads, writable=False)
-    outgoing = None if writes is None else Connection(writes, readable=False)
-    return None if incoming is None or outgoing is None else Channel(incoming, outgoing)
-
-
-def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags: int) -> int | None:
-    """Open a file that another process has open; None if it cannot be reached from this process."""
-    path = f"{PROCESSES}/{pid}/fd/{descriptor}"
+    machine, pid, reads, writes = address
     with suppress(OSError):
-        # The process id may belong to another process by now.
-        if machine == machine_id() and os.readlink(path).startswith(kind):
-            return os.open(path, flags)
+        # A connection is closed when nothing refers to it any more.
+        incoming = Connection(_open_file(machine, pid, reads, "pipe:", os.O_RDONLY), writable=False)
+        outgoing = Connection(_open_file(machine, pid, writes, "pipe:", os.O_WRONLY), readable=False)
+        return Channel(incoming, outgoing)
     return None
+
+
+def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags: int) -> int:
+    """Open a file that another process has open, or raise an OSError if it cannot be reached from this process."""
+    path = f"{PROCESSES}/{pid}/fd/{descriptor}"
+    # The process id may belong to another process by now.
+    if machine != machine_id() or not os.readlink(path).startswith(kind):
+        raise FileNotFoundError(path)
+    return os.open(path, flags)
 
 
 class SharedVector:
@@ -288,12 +279,10 @@ class SharedVector:
         self.address = VectorAddress(machine_id(), os.getpid(), descriptor, size)
 
 
-def attach(address: VectorAddress) -> Float32Array | None:
-    """Map a vector of another process; None if it cannot be reached from this process."""
+def attach(address: VectorAddress) -> Float32Array:
+    """Map a vector of another process. An OSError: it cannot be reached from this process."""
     kind = f"/memfd:{_MEMORY_NAME}"
     descriptor = _open_file(address.machine, address.pid, address.descriptor, kind, os.O_RDWR)
-    if descriptor is None:
-        return None
     try:
         return _map(descriptor, address.size)
     finally:

@@ -351,7 +351,8 @@ def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monk
     assert machine_id.__wrapped__() is None
     assert LocalTransport().offer() is None
     for name in ("", "None", str(os.getpid())):
-        assert attach(VectorAddress(name, os.getpid(), 0, 1)) is None
+        with pytest.raises(FileNotFoundError):
+            attach(VectorAddress(name, os.getpid(), 0, 1))
         assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
 
 

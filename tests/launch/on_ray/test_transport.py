@@ -114,10 +114,12 @@ def test_channels_and_vectors_of_others_are_not_opened() -> None:
     elsewhere: tuple[dict[str, Any], ...] = ({"machine": "another boot"}, {"pid": 2**22 + 1})
     for change in elsewhere:
         assert open_channel(connection.address._replace(**change)) is None
-        assert attach(vector.address._replace(**change)) is None
+        with pytest.raises(FileNotFoundError):
+            attach(vector.address._replace(**change))
     with open(os.devnull) as other:
         assert open_channel(connection.address._replace(writes=other.fileno())) is None
-        assert attach(vector.address._replace(descriptor=other.fileno())) is None
+        with pytest.raises(FileNotFoundError):
+            attach(vector.address._replace(descriptor=other.fileno()))
     assert open_ends(pipes_of(connection)) == 4
     connection.close()
 
@@ -126,13 +128,14 @@ def test_a_vector_is_memory_without_a_name() -> None:
     """It starts where TensorFlow takes it without a copy, and is no file that could be left behind."""
     vector = SharedVector(5)
     values, address = attach(vector.address), vector.address
-    assert values is not None
     values[...] = np.arange(5)
     np.testing.assert_array_equal(vector.values, np.arange(5))
     assert vector.values.ctypes.data % 64 == 0
     assert os.readlink(f"/proc/self/fd/{address.descriptor}").endswith("(deleted)")
     del vector
-    assert attach(address) is None, "its file is closed with it"
+    # Its file is closed with it.
+    with pytest.raises(FileNotFoundError):
+        attach(address)
     assert values[4] == 4.0
 
 
