@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -133,13 +133,6 @@ def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
-class Batch(NamedTuple):
-    """Observations [B, *row_shape] in the dtype of a spec; `one`: a single observation was given."""
-
-    observations: npt.NDArray[np.generic]
-    one: bool
-
-
 class EnvironmentSide:
     """Converts observations from the environment's spaces to the network's; `adapter` converts actions back."""
 
@@ -153,32 +146,36 @@ class EnvironmentSide:
         self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
         vector.close()
 
-    def batch(self, observation: Any, mask: Any = None) -> Batch:
-        """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it."""
-        batch = self._batch(observation)
+    def batch(self, observation: Any, mask: Any = None) -> tuple[npt.NDArray[np.generic], bool]:
+        """Observations [B, *row_shape] in the dtype of the spec, and True if a single observation was given.
+
+        `observation` has the environment's form or the network's, as `Agent.act` takes it.
+        """
+        shape = self._space.shape
+        of_environment = shape is None or np.shape(observation)[np.ndim(observation) - len(shape) :] == shape
+        if isinstance(self._space, Box) and (shape == self._spec.observation_shape or not of_environment):
+            rows, one = self._as_networks_take_it(observation)
+        else:
+            items, one = self._items(observation)
+            empty: Any = create_empty_array(self._space, len(items))
+            given = concatenate(self._space, items, empty)
+            rows = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
+            rows = self.adapter.observations((given, 0) if self._spec.masked else given, rows)
         if not self._spec.masked:
             if mask is not None:
                 raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
-            return batch
+            return rows, one
         if mask is None and isinstance(observation, Mapping):
             mask = observation.get(self._mask_key)
         if mask is None:
             raise ValueError(f"{self._id} is played with masks: act(observation, mask=…) takes {self._mask_key}")
         actions = self._spec.actions
-        shape = (actions.size,) if batch.one else (len(batch.observations), actions.size)
-        batch.observations[:, -actions.size :] = as_mask("the mask", mask, actions, shape)
-        return batch
+        mask_shape = (actions.size,) if one else (len(rows), actions.size)
+        rows[:, -actions.size :] = as_mask("the mask", mask, actions, mask_shape)
+        return rows, one
 
-    def _batch(self, observation: Any) -> Batch:
-        """As `batch`, where masks are still to be written."""
-        shape = self._space.shape
-        of_environment = shape is None or np.shape(observation)[np.ndim(observation) - len(shape) :] == shape
-        if isinstance(self._space, Box) and (shape == self._spec.observation_shape or not of_environment):
-            return self._as_networks_take_it(observation)
-        items, one = self._items(self._space, observation)
-        return Batch(self._converted(items), one)
-
-    def _as_networks_take_it(self, observation: Any) -> Batch:
+    def _as_networks_take_it(self, observation: Any) -> tuple[npt.NDArray[np.generic], bool]:
+        """Rows, where masks are still to be written, and True for a single observation."""
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
         one = np.ndim(observation) == len(shape)
         # Without observations there is no batch.
@@ -189,11 +186,11 @@ class EnvironmentSide:
         rows = np.ascontiguousarray(rows).reshape(-1, *shape)
         if self._spec.masked:
             rows = np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, self._spec.actions.size)))
-        return Batch(rows, one)
+        return rows, one
 
-    def _items(self, space: gymnasium.Space, observation: Any) -> tuple[list[Any], bool]:
+    def _items(self, observation: Any) -> tuple[list[Any], bool]:
         """The single observations of a batch, checked; True if it is a single one itself."""
-        counts = set[int]()
+        space, counts = self._space, set[int]()
 
         def count(part: Any, inner: gymnasium.Space) -> Any:
             if is_stack(inner):
@@ -209,18 +206,11 @@ class EnvironmentSide:
             return [check(observation)], True
         if len(counts) > 1 or 0 in counts:
             raise ValueError(f"parts of an observation of {self._id} come {sorted(counts)} at a time")
-        return [check(_item(space, observation, i)) for i in range(counts.pop())], False
 
-    def _converted(self, items: list[Any]) -> npt.NDArray[np.generic]:
-        """Observations of the environment as the network takes them."""
-        empty: Any = create_empty_array(self._space, len(items))
-        parts = concatenate(self._space, items, empty)
-        to = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
-        return self.adapter.observations((parts, 0) if self._spec.masked else parts, to)
+        def item(i: int) -> Any:
+            return with_parts(space, observation, lambda part, inner: part if inner.shape is None else part[i])
 
-
-def _item(space: gymnasium.Space, batch: Any, i: int) -> Any:
-    return with_parts(space, batch, lambda part, inner: part if inner.shape is None else part[i])
+        return [check(item(i)) for i in range(counts.pop())], False
 
 
 def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

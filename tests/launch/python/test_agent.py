@@ -137,13 +137,13 @@ def test_observations_come_in_any_form_one_by_one_or_in_batches(name: str) -> No
     environment, expected, forms, rows, wrong = SHAPES[name]
     side = EnvironmentSide(environment, environment_spec(environment))
     for form in forms:
-        batch = side.batch(form)
-        np.testing.assert_array_equal(batch.observations, expected)
-        assert not batch.one
+        observations, one = side.batch(form)
+        np.testing.assert_array_equal(observations, expected)
+        assert not one
     for i, row in enumerate(rows):
-        batch = side.batch(row)
-        np.testing.assert_array_equal(batch.observations, expected[i : i + 1])
-        assert batch.one
+        observations, one = side.batch(row)
+        np.testing.assert_array_equal(observations, expected[i : i + 1])
+        assert one
     for observation, line in wrong:
         with pytest.raises(ValueError, match=line):
             side.batch(observation)
