@@ -61,15 +61,15 @@ def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget
 
     Returns the seconds, and the number of parameters.
     """
-    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
-        call, result = Path(folder, "call"), Path(folder, "result")
-        call.write_bytes(pickle.dumps((config, spec, budget)))
-        command = module_command("launch.bench.alone", str(call), str(result))
+    arguments = pickle.dumps((config, spec, budget))
+    with tempfile.NamedTemporaryFile(prefix="tributary-bench-") as result:
+        command = module_command("launch.bench.alone", result.name)
         # In a group of its own, which no Ctrl-C reaches: this process ends it then.
-        subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
-        if not result.is_file():
-            raise ConfigurationError("the parts could not be measured alone: their process died")
-        measured: tuple[Alone, int] | EnvironmentFailedError = pickle.loads(result.read_bytes())
+        subprocess.run(command, input=arguments, env=module_environment(), process_group=0, check=False)
+        pickled = result.read()
+    if not pickled:
+        raise ConfigurationError("the parts could not be measured alone: their process died")
+    measured: tuple[Alone, int] | EnvironmentFailedError = pickle.loads(pickled)
     if isinstance(measured, EnvironmentFailedError):
         raise measured
     return measured
@@ -87,7 +87,7 @@ def _measured(
         for work in works.values():
             for _ in range(_WARM_UP_CALLS):
                 work.call()
-        repeats = [{part: seconds_of(work, _SECONDS) for part, work in works.items()} for _ in range(_REPEATS)]
+        repeats = [{part: seconds_of(work) for part, work in works.items()} for _ in range(_REPEATS)]
         return {part: [repeat[part] for repeat in repeats] for part in works}, parameters
     except EnvironmentFailedError as error:
         return error
@@ -100,10 +100,10 @@ class Work(NamedTuple):
     units: int
 
 
-def seconds_of(work: Work, seconds: float) -> float:
-    """Seconds of an agent step or gradient: the mean over the calls of `seconds`, of which there is at least one."""
+def seconds_of(work: Work) -> float:
+    """Seconds of an agent step or gradient: the mean over calls for `_SECONDS`."""
     began, calls = time.perf_counter(), 0
-    while not calls or time.perf_counter() - began < seconds:
+    while not calls or time.perf_counter() - began < _SECONDS:
         work.call()
         calls += 1
     return (time.perf_counter() - began) / (calls * work.units)
@@ -224,5 +224,4 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> "keras.Model":
 
 
 if __name__ == "__main__":
-    call, result = map(Path, sys.argv[1:])
-    result.write_bytes(pickle.dumps(_measured(*pickle.loads(call.read_bytes()))))
+    Path(sys.argv[1]).write_bytes(pickle.dumps(_measured(*pickle.load(sys.stdin.buffer))))

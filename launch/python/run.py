@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
@@ -169,11 +168,8 @@ def resolved_run(
         ConfigurationError: see `resolve_request`.
     """
     changes = named(settings)
-    kinds: dict[str, Callable[[Any], Any]]
-    kinds = {"config": partial(read_value, "config", Path), "resume": str, "start_from": str}
-    for name, kind in kinds.items():
-        if where.get(name) is not None:
-            where[name] = kind(where[name])
+    where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
+    where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):
         resolved = resolve_request(train_request(preset, changes, **where))
     if resolved.several is not None:
