@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
@@ -28,6 +28,7 @@ from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
+from shared.config.checks import Range, check_ranges
 from shared.errors import setting_error
 
 _TABLE = {
@@ -54,9 +55,9 @@ class ScalingArguments(PresetArguments):
 
     actors: str = "1,2"
     """Numbers of actors to measure."""
-    seconds: float = 15.0
+    seconds: Annotated[float, Range(above=0.0)] = 15.0
     """Duration of each measurement, after its warm-up."""
-    repeats: int = 3
+    repeats: Annotated[int, Range(minimum=1)] = 3
     """Measurements of each number of actors."""
     json: Path | None = None
     """Output file of the result."""
@@ -70,11 +71,7 @@ def _counts(text: str) -> list[int]:
 
 
 def scaling(arguments: ScalingArguments) -> int:
-    """Run `tributary bench scaling [PRESET] [SETTINGS]`: measure, print and write the figures; return the exit code."""
-    if not arguments.seconds > 0:
-        raise setting_error("seconds", arguments.seconds, "must be greater than 0")
-    if arguments.repeats < 1:
-        raise setting_error("repeats", arguments.repeats, "must be at least 1")
+    check_ranges(arguments)
     # Settings that follow from the number of actors differ between the points.
     runs = {count: resolve_request(arguments.request(actors=count)) for count in _counts(arguments.actors)}
     configs = {actors: divided_among(endless(run.config), actors) for actors, run in runs.items()}

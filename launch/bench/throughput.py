@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
@@ -48,6 +48,7 @@ from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
+from shared.config.checks import Range, check_ranges
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 from shared.types import StageSeconds
 
@@ -77,16 +78,14 @@ class ThroughputArguments(PresetArguments):
     and gradient alone; and the learner alone. Print predictions for more cores. About two minutes, in which nothing
     else should run. Limits that would end a run are ignored."""
 
-    seconds: float = 15.0
+    seconds: Annotated[float, Range(above=0.0)] = 15.0
     """Duration of the measurement of the whole system."""
     json: Path | None = None
     """Output file of the figures."""
 
 
 def throughput(arguments: ThroughputArguments) -> None:
-    """Run `tributary bench throughput [PRESET] [SETTINGS]`."""
-    if not arguments.seconds > 0:
-        raise setting_error("seconds", arguments.seconds, "must be greater than 0")
+    check_ranges(arguments)
     run = resolve_request(arguments.request())
     spec = environment_spec(run.config.environment)
     base, device = on_device(endless(run.config), spec, usable_gpus())
@@ -338,12 +337,10 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def progress(console: Console, line: str) -> None:
-    """Print the measurement under way."""
     console.print(line, style="dim", highlight=False)
 
 
 def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
-    """Print signs of a busy machine in the figures above, if there are any."""
     if reasons:
         why = "; ".join(reasons)
         advice = "the figures are too low: measure again when it is idle, or for longer"

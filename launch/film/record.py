@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
@@ -23,7 +23,7 @@ from launch.output import (
 )
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
-from shared.errors import setting_error
+from shared.config.checks import Range, check_ranges
 
 if TYPE_CHECKING:
     # Importing av takes 0.2 s, which `tributary record --help` saves.
@@ -39,7 +39,7 @@ _GIF_FRAMES_PER_SECOND = 25
 class RecordArguments(PlayArguments):
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps the frames so far."""
 
-    episodes: int = 1
+    episodes: Annotated[int, Range(minimum=1)] = 1
     """Episodes, one after another in one video."""
     output: Path | None = None
     """File to write, .mp4 or .gif. Default: videos/update-N.mp4 in the run folder, or in runs/zoo-NAME."""
@@ -55,8 +55,7 @@ def record(arguments: RecordArguments) -> int:
 
 def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     """Write the video. Returns the values of `--json`."""
-    if arguments.episodes < 1:
-        raise setting_error("episodes", arguments.episodes, "must be at least 1")
+    check_ranges(arguments)
     check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
     performance = Performance(arguments, arguments.episodes)
@@ -86,8 +85,8 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         "interrupted": len(returns) < arguments.episodes,
         **provenance(),
     }
-    length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {stage.frames_per_second} a second"
     if writer.frames:
+        length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {stage.frames_per_second} a second"
         print_line(console, f"{length}: {output}")
     write_json(arguments.json, result)
     return result

@@ -58,17 +58,17 @@ class Curve(NamedTuple):
 class Band(NamedTuple):
     """Runs that differ only in their seed, drawn as one line: a median with quartiles.
 
-    `x`, `low`, `centre` and `high` are float64 [M]. `seeds` int64 [M] is the number of runs with data there: runs start
-    and end at different x.
+    `x` and the quartiles are float64 [M]. `seeds` int64 [M] is the number of runs with data there: runs start and end
+    at different x.
     """
 
     label: str
     curves: tuple[Curve, ...]
     x: npt.NDArray[np.float64]
     seeds: npt.NDArray[np.int64]
-    low: npt.NDArray[np.float64]
-    centre: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
+    lower_quartile: npt.NDArray[np.float64]
+    median: npt.NDArray[np.float64]
+    upper_quartile: npt.NDArray[np.float64]
 
     @property
     def environment(self) -> str:
@@ -193,5 +193,4 @@ def _band(label: str, curves: Sequence[Curve]) -> Band:
     )
     seeds = np.isfinite(values).sum(axis=0)
     x, seeds, values = x[seeds >= least], seeds[seeds >= least], values[:, seeds >= least]
-    low, median, high = np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x))
-    return Band(label, tuple(curves), x, seeds, low, median, high)
+    return Band(label, tuple(curves), x, seeds, *np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x)))

@@ -5,7 +5,7 @@ import re
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from launch.run.metrics import missing_info
 from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
+from shared.config.checks import Range, check_ranges
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE, Purpose
 from shared.types import EvaluationPart, WeightSnapshot, info_means
@@ -98,7 +99,7 @@ class PlayArguments:
 class EvaluateArguments(PlayArguments):
     """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
 
-    episodes: int = 100
+    episodes: Annotated[int, Range(minimum=1)] = 100
     """Number of episodes."""
     json: Path | None = None
     """File to write the result to, besides evaluation-PROTOCOL.json in the run folder, or in runs/zoo-NAME."""
@@ -111,8 +112,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
     """Play the episodes, print and write the result. Returns the result; None after an interrupt, which prints the
     episodes that have ended, and writes no file."""
-    if arguments.episodes < 1:
-        raise setting_error("episodes", arguments.episodes, "must be at least 1")
+    check_ranges(arguments)
     folder = RunFolder(arguments.run)
     config, spec = arguments.settings(folder)
     prepare_tensorflow(gpu=False, network=config.network)
@@ -185,13 +185,9 @@ def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, conso
     ended = 0
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=episodes)
-
-        def say(line: str) -> None:
-            print_line(console, f"{line}; Ctrl-C ends the evaluation")
-
+        task, advice = progress.add_task("", total=episodes), "Ctrl-C ends the evaluation"
         with suppress(KeyboardInterrupt):
-            for part in evaluator.run(snapshot, on_wait=say):
+            for part in evaluator.run(snapshot, on_wait=lambda line: print_line(console, f"{line}; {advice}")):
                 before, ended = ended, ended + len(part.order)
                 parts.append(part)
                 progress.update(task, completed=ended)
@@ -201,7 +197,6 @@ def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, conso
 
 
 def result_lines(result: dict[str, Any]) -> list[str]:
-    """The lines that show a result."""
     error, interval = result["standard_error"], result["interval_95"]
     spread = ""
     if error is not None and interval is not None:
@@ -226,7 +221,6 @@ def result_lines(result: dict[str, Any]) -> list[str]:
 
 
 def published_lines(published: dict[str, Any]) -> list[str]:
-    """The lines that show `published_scores`."""
     return [f"published, not comparable: {score['score']:g}, {score['protocol']}" for score in published.values()]
 
 
@@ -237,7 +231,6 @@ def mean_and_error(result: dict[str, Any]) -> str:
 
 
 def without_episodes(result: dict[str, Any]) -> dict[str, Any]:
-    """A result without the returns and lengths of its episodes."""
     return {name: value for name, value in result.items() if name not in ("returns", "lengths_agent_steps")}
 
 
@@ -267,7 +260,6 @@ def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: "
 
 
 def protocol_line(description: dict[str, Any]) -> str:
-    """A protocol in one line."""
     if "max_noops" not in description:
         return f"protocol {description['name']}: returns unclipped, of whole episodes"
     d = description

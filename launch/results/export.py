@@ -13,13 +13,7 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of
 from actors.environments.spaces import json_bounds
-from launch.output import (
-    make_folder,
-    print_line,
-    provenance,
-    replace_folder,
-    write_json,
-)
+from launch.output import make_folder, print_line, provenance, replace_folder, write_json
 from launch.results.evaluate import describe_protocol, load_policy, run_to_play
 from launch.run.folder import RunFolder, WeightsName
 from launch.run.lookup import RunPath
@@ -95,7 +89,7 @@ def export(arguments: ExportArguments) -> None:
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
     make_folder(output.parent, "output")
     model = policy.network.as_keras()
-    inputs = _named_inputs(model)
+    inputs = dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
     tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
     description = {
         "inputs": {**_inputs(config, spec), "tensors": tensors},
@@ -118,7 +112,7 @@ def export(arguments: ExportArguments) -> None:
         part.mkdir()
         if onnx:
             files = {"model.onnx": f"onnxruntime.InferenceSession(…).run(None, {taken})"}
-            _write_onnx(model, part / "model.onnx")
+            _write_onnx(model, inputs, part / "model.onnx")
         else:
             model.save(part / "model.keras")
             model.export(part / "saved_model", verbose=False)
@@ -131,18 +125,12 @@ def export(arguments: ExportArguments) -> None:
     write_json(arguments.json, description)
 
 
-def _named_inputs(model: Any) -> dict[str, Any]:
-    """The input tensors of a model by name."""
-    return dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
-
-
-def _write_onnx(model: Any, file: Path) -> None:
+def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
     """Write a Keras model with the inputs and outputs by their names, and any number of observations."""
     import tensorflow as tf
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
-    inputs = _named_inputs(model)
     signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name=name) for name, x in inputs.items()]
 
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:

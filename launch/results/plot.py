@@ -11,6 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from launch.output import (
@@ -160,19 +161,12 @@ def band_line(band: Band) -> str:
 
 
 def as_json(band: Band) -> dict[str, Any]:
-    """The numbers of a picture."""
-    return {
-        "label": band.label,
-        "runs": [
-            {"folder": str(run.folder.path), "seed": run.config.seed, "x": x.tolist(), "y": y.tolist()}
-            for run, x, y, _ in band.curves
-        ],
-        "x": band.x.tolist(),
-        "seeds": band.seeds.tolist(),
-        "lower_quartile": band.low.tolist(),
-        "median": band.centre.tolist(),
-        "upper_quartile": band.high.tolist(),
-    }
+    runs = [
+        {"folder": str(run.folder.path), "seed": run.config.seed, "x": x.tolist(), "y": y.tolist()}
+        for run, x, y, _ in band.curves
+    ]
+    numbers = {name: values.tolist() for name, values in band._asdict().items() if isinstance(values, np.ndarray)}
+    return {"label": band.label, "runs": runs, **numbers}
 
 
 @contextmanager
@@ -291,8 +285,8 @@ def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
             )
     if several:
         median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles; thin: each run")))
-        axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=median)
+        axes.fill_between(band.x, band.lower_quartile, band.upper_quartile, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=median)
 
 
 def _seeds_of(band: Band) -> str:
@@ -326,7 +320,6 @@ def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
 
 
 def as_svg(drawn: "Figure") -> str:
-    """A figure as an SVG element."""
     text = io.StringIO()
     drawn.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
@@ -347,7 +340,6 @@ def stages_svg(microseconds: dict[str, float]) -> str:
 
 
 def lags_svg(counts: Counter[int]) -> str:
-    """A histogram of the policy lag of gradients."""
     from matplotlib.ticker import MaxNLocator
 
     total = max(counts.total(), 1)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from launch.output import typed_path
 from launch.presets import check_preset
-from shared.config import OptionValue, RunConfig
+from shared.config import RunConfig
 from shared.config.checks import declared
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
@@ -188,18 +188,14 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
             raise setting_error(name, value, "must be a sequence")
         return tuple(read_value(name, kinds[0], element) for element in value)
     if origin is dict:
-        return _options(name, value)
+        if not (isinstance(value, Mapping) and all(isinstance(each, str | int | float) for each in value.values())):
+            raise setting_error(name, value, "must be names, each with a number, True, False or text")
+        return {str(option): each for option, each in value.items()}
     try:
         # One of NumPy.
         return _READERS[kind](value.item() if hasattr(value, "item") else value)
     except ValueError as error:
         raise setting_error(name, value, str(error)) from error
-
-
-def _options(name: str, value: Any) -> dict[str, OptionValue]:
-    if not (isinstance(value, Mapping) and all(isinstance(each, str | int | float) for each in value.values())):
-        raise setting_error(name, value, "must be names, each with a number, True, False or text")
-    return {str(option): each for option, each in value.items()}
 
 
 def _count(value: Any) -> int:

@@ -110,7 +110,6 @@ def _in_words(kind: Any) -> str:
 
 
 def page() -> str:
-    """docs/settings.md."""
     lines = [_PAGE_HEAD]
     for section, group in _sections(RunConfig()):
         part = attrgetter(section)(RunConfig()) if section else RunConfig()
@@ -141,17 +140,13 @@ def _toml(value: Any) -> str:
     match value:
         case None:
             return f'"{NONE}"'
-        case str():
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case bool():
-            return str(value).lower()
-        case int():
-            return f"{value:_}" if abs(value) >= _LONG else str(value)
+        case int() if abs(value) >= _LONG:
+            return f"{value:_}"
         case list() | tuple():
             return f"[{', '.join(map(_toml, value))}]"
         case dict():
             return f"{{{', '.join(f'{_toml(name)} = {_toml(inner)}' for name, inner in value.items())}}}"
-    return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def shown(value: Any) -> str:
@@ -180,7 +175,12 @@ def print_help(command: type, title: str, words: Sequence[str], config: RunConfi
             for setting in settings(config)
             if (full or setting.name in MOST_USED) and setting.name not in own
         ]
-    places = {name: _place(name, kind, required=defaults[name] is MISSING) for name, kind in operands.items()}
+    # The names of operands: RUN, RUN… or [PRESET].
+    places = {}
+    for name, kind in operands.items():
+        several = get_origin(get_args(kind)[0]) is tuple
+        place = f"{name.removesuffix('s').upper()}…" if several else name.upper()
+        places[name] = place if defaults[name] is MISSING else f"[{place}]"
     rows += [(place, texts[name]) for name, place in places.items() if texts[name]]
     for name, kind in own.items():
         words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
@@ -196,13 +196,6 @@ def print_help(command: type, title: str, words: Sequence[str], config: RunConfi
     if not full:
         more = f"tributary {title} --help-all shows every setting; docs/settings.md has them on one page."
         print(f"\n{_filled(more)}")
-
-
-def _place(name: str, kind: Any, *, required: bool) -> str:
-    """The name of an operand: RUN, RUN… or [PRESET]."""
-    several = get_origin(get_args(kind)[0]) is tuple
-    text = f"{name.removesuffix('s').upper()}…" if several else name.upper()
-    return text if required else f"[{text}]"
 
 
 def _filled(text: str, indent: int = 0) -> str:

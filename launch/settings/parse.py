@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 from launch.output import check_can_be_written
 from launch.settings.files import KINDS, SHORT_NAMES, option_name, read_value, similar
-from shared.config import OptionValue
 from shared.config.task import read_option
 from shared.errors import ConfigurationError, setting_error
 
@@ -130,7 +129,11 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         elif name not in options:
             raise _unknown(word, name, options, title)
         elif name == ENVIRONMENT_OPTIONS:
-            values.setdefault(name, {}).update(_pairs([*pairs, *following(attached)]))
+            words = [*pairs, *following(attached)]
+            if len(words) % 2:
+                raise setting_error(name, " ".join(words), "must be names and values, like length 5 goal far")
+            options_of = zip(words[::2], words[1::2], strict=True)
+            values.setdefault(name, {}).update({option: read_option(value) for option, value in options_of})
         elif get_origin(options[name]) is tuple:
             values[name] = read_value(name, options[name], [*following(attached)])
         else:
@@ -162,9 +165,3 @@ def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> Conf
     else:
         advice = f"see {title} --help{'-all' if listed else ''}"
     return ConfigurationError(f"{word.partition('=')[0]}: there is no such option; {advice}")
-
-
-def _pairs(texts: Sequence[str]) -> dict[str, OptionValue]:
-    if len(texts) % 2:
-        raise setting_error(ENVIRONMENT_OPTIONS, " ".join(texts), "must be names and values, like length 5 goal far")
-    return {name: read_option(value) for name, value in zip(texts[::2], texts[1::2], strict=True)}

@@ -33,11 +33,11 @@ def test_seeds_of_very_different_speed_end_where_they_end() -> None:
     assert set(band.seeds) == {2}
     assert not np.any((band.x > 4.4) & (band.x < 4.9))
     # At the end of the second: 20 of it, and 4 seconds of 35 of the third's way to 30.
-    assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
+    assert band.median[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
     (alone,) = bands(runs[:1])
-    assert (alone.x[-1], set(alone.seeds), alone.centre[-1]) == (4.3, {1}, 10.0)
+    assert (alone.x[-1], set(alone.seeds), alone.median[-1]) == (4.3, {1}, 10.0)
     (apart,) = bands([runs[0], runs[2]])
-    assert (apart.x.size, apart.centre.size) == (0, 0)
+    assert (apart.x.size, apart.median.size) == (0, 0)
 
 
 def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused: Callable[[str], str]) -> None:
