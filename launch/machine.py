@@ -101,7 +101,7 @@ def usable_gpus() -> int:
 
 def gpu_actors(cores: float, gpus: float) -> int:
     """Number of actors on the GPUs of a machine: each has a core for the thread that launches graphs, at least."""
-    return max(min(ACTORS_A_GPU * int(gpus), max(int(cores), 1)), 0)
+    return max(min(ACTORS_A_GPU * int(gpus), int(cores)), 0)
 
 
 def emulator_threads(cores: float, actors: int) -> int:

@@ -67,10 +67,14 @@ class Placement(NamedTuple):
 
 
 class Slots:
-    """The slots for actors on one machine, which do not change. `node`: its id, empty for a run there alone."""
+    """The slots for actors on one machine, which do not change, and the cores that they share.
 
-    def __init__(self, actors: int, node: str = "") -> None:
+    `node`: its id, empty for a run there alone, on the cores of this machine.
+    """
+
+    def __init__(self, actors: int, node: str = "", cores: float | None = None) -> None:
         self._slots = {node: actors}
+        self._cores = automatic_actors(usable_cores()) if cores is None else cores
 
     def nodes(self) -> Sequence[Node]:
         """The nodes of a cluster that respond."""
@@ -82,7 +86,7 @@ class Slots:
 
     def cores_of_actors(self, node_id: str) -> float:  # noqa: ARG002
         """Cores of a node that its actors share."""
-        return automatic_actors(usable_cores())
+        return self._cores
 
     def config_on(self, node_id: str, config: RunConfig) -> RunConfig:  # noqa: ARG002
         """`config` with the device of a node's actors."""

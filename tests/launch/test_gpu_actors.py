@@ -4,21 +4,24 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from accounts import account_of
+from ale_py.vector_env import AtariVectorEnv
 from environments import ROOT
+from fake_ray import FakeRay
 from watched_processes import Watched, actor_processes, rows
 
 from actors.environments import environment_spec
 from launch import machine
 from launch.cli import main
 from launch.machine import PRETENDED_GPUS, ThreadBudget, thread_budget, usable_gpus
-from launch.on_ray import cluster
-from launch.on_ray.placement import Node, cores_of_actors, place, placement_lines, worker_resources
+from launch.on_ray import cluster, learner_process
+from launch.on_ray.placement import Node, cores_of_actors, place, place_here, placement_lines, worker_resources
 from launch.presets import PRESETS
 from launch.settings.check import on_device
 from launch.settings.files import with_settings
@@ -50,9 +53,19 @@ def spec() -> Any:
 @pytest.mark.usefixtures("working_folder")
 def test_a_run_is_evaluated_and_resumed_on_the_cpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRETENDED_GPUS, "1")
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    threads, make = set[int](), AtariVectorEnv.__init__
+
+    def recorded(vector: AtariVectorEnv, *arguments: Any, num_threads: int, **settings: Any) -> None:
+        threads.add(num_threads)
+        make(vector, *arguments, num_threads=num_threads, **settings)
+
+    monkeypatch.setattr(AtariVectorEnv, "__init__", recorded)
     inline = f"{SMALL} --executor inline --actor.epochs 2 --actor.minibatches 2"
     evaluations = "--evaluation.every-frames 800 --evaluation.episodes 2 --environment.max-episode-frames 120"
     assert main(f"train pong {inline} {evaluations} --total-frames 1600 --run-dir run".split()) == 0
+    # Of two actors that share seven cores. An evaluation's, and those of copies that are looked at, have one.
+    assert threads == {1, 2}
     first = account_of(Path("run"))
     assert first["agent_steps_sampled"] >= 400
     assert first["evaluation"]["episodes"] == 2
@@ -199,8 +212,21 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
         ConfigurationError, match=r"10\.0\.0\.1 has no GPU; 10\.0\.0\.2 has no GPU beside that of the l"
     ):
         place(config_of(actors="auto", learner__device="gpu"), one_each)
+    # The learner leaves a GPU to actors unless it shall have one. Cores and memory are limits, too.
+    others = [Node("m", "10.0.0.4", 16.0, GIB, gpus=1.0), Node("z", "10.0.0.5", 0.0, 64 * GIB, gpus=1.0)]
+    assert place(config, [replace(head, gpus=1.0), *others]).actors == {"h": 2, "m": 1}
     assert worker_resources(config, cores_of_actors(nodes[1], head), 4) == (3, {"num_cpus": 4, "num_gpus": 0.5})
     assert worker_resources(PONG, 16.0, 15) == (1, {"num_cpus": 1})
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("auto", 0), ("gpu", 1)])
+def test_the_learner_reserves_a_gpu_if_it_shall_have_one(
+    device: str, gpus: int, spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_process, "ray", ray := FakeRay())
+    config, placement = config_of(learner__device=device), place_here(ThreadBudget(2, 1))
+    learner_process.start_learner(learner_process.LearnerStart(config, spec, Path(), placement, False, 0.0))
+    assert [process.options["num_gpus"] for process in ray.processes] == [gpus]
 
 
 def test_auto_takes_the_gpus_of_some_nodes_and_the_cpus_of_others(spec: Any) -> None:

@@ -157,6 +157,7 @@ try:
 except Exception as error:
     print(type(error).__name__, str(error)[:43], str(error).count("\\n"))
 """
+_HIDDEN = "import tensorflow; prepare_tensorflow(gpu=False); print(tensorflow.changes)"
 _UNCHANGED = """
 import tensorflow
 before = dict(os.environ)
@@ -172,6 +173,8 @@ print(tensorflow.changes, before == dict(os.environ))
         # A program of the user keeps its variable.
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
+        # Before its devices are in use, its GPUs can still be hidden.
+        (_HIDDEN, {}, "['devices', 'threads', '1 between operations']"),
         # Nor is anything changed for a program that has imported TensorFlow.
         (_UNCHANGED, {"TF_CPP_MIN_LOG_LEVEL": "1"}, "[] True"),
     ],

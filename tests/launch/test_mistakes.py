@@ -48,7 +48,7 @@ MISTAKES = {
     "train --json no-such-folder/result.json": "in a folder that exists",
     "train cartpole --storage file:///proc/no/such/run": "--storage file:///proc/no/such/run: cannot be written",
     "train cartpole --name a/b": "--name a/b: must be letters, digits, and .-_ between them",
-    "train --executor inline --learner.device gpu": "runs on the CPU",
+    "train --executor inline --learner.device gpu": "inline updates are on the device of the actors",
     "train --replay-arrivals order.txt": "needs --executor inline",
     "train --replay-arrivals order.txt --executor inline": "cannot be read",
     "train --record-arrivals no-such-folder/order.txt": "must be a file in a folder that exists",
