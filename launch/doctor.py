@@ -222,7 +222,12 @@ def gpu_shortages(found: dict[str, Any]) -> list[tuple[str, str]]:
     for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
         if key in found:
             causes.append(f"{what} fails on the GPU: {found[key]}{_loaded(found)}")
-    return [(cause, advice) for cause in causes]
+    shortages = [(cause, advice) for cause in causes]
+    devices, gpus = found.get("devices", 0), found.get("gpus", 0)
+    if 0 < devices < gpus:
+        # It leaves out small cards, for which actors would be started all the same.
+        shortages.append((f"TensorFlow finds {devices} of {gpus} GPUs", "name those alone in CUDA_VISIBLE_DEVICES"))
+    return shortages
 
 
 def _loaded(found: dict[str, Any]) -> str:
@@ -249,7 +254,7 @@ def _compute_on_gpus() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
     devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
-    found: dict[str, Any] = {"devices": len(devices)}
+    found: dict[str, Any] = {"devices": pretended_gpus() or len(devices)}
     found |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
     images, kernel = tf.ones((64, 84, 84, 4)), tf.Variable(tf.ones((8, 8, 4, 16)))
 

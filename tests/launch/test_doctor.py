@@ -108,6 +108,7 @@ def test_cudnn_is_named_by_its_version_and_its_file(tmp_path: Path, monkeypatch:
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
         ({"gpu": GPU | {"devices": 0}}, "TensorFlow finds no GPU: it cannot load libcudnn.so.9", "tributary-rl[gpu]"),
+        ({"gpu": GPU | {"gpus": 2}}, "TensorFlow finds 1 of 2 GPUs", "CUDA_VISIBLE_DEVICES"),
         ({"gpu": GPU | {"error": "killed"}}, "the GPU does not compute: killed", "LD_LIBRARY_PATH=/usr/cuda is"),
         ({"gpu": GPU | {"xla_error": "DNN library"}}, "with XLA fails on the GPU: DNN library", "docs/gpu.md"),
         ({"gpu": GPU | {"xla_error": "x", "loaded_cudnn": ("9.5.1", "/a.so")}}, "x; loaded is cuDNN 9.5.1 from /a", ""),
