@@ -129,30 +129,32 @@ def exported(train: Callable[[Path, str], Path], tmp_path_factory: pytest.TempPa
     gymnasium.registry.pop("Flat-v0")
 
 
-@pytest.mark.parametrize("name", ["Pong", "running", *UNTRAINED])
-def test_an_exported_network_gives_the_same_elsewhere(name: str, exported: dict[str, Exported]) -> None:
-    """As Keras layers, as a SavedModel and as a graph of ONNX, with the state of a memory as inputs and outputs."""
-    folder, given, expected = exported[name][1:]
-    description = json.loads((folder / "onnx" / "model.json").read_text())
-    assert description.keys() >= {"command", "created", "revision", "versions", "hardware"}
-    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
-    types = {"float32": "tensor(float)", "uint8": "tensor(uint8)", "bool": "tensor(bool)"}
-    tensors = description["inputs"]["tensors"]
-    assert tensors.keys() == given[0].keys()
-    assert {x.name: (x.shape[1:], x.type) for x in session.get_inputs()} == {
-        name: (x["shape"][1:], types[x["dtype"]]) for name, x in tensors.items()
-    }
-    if name == "a flat Dict":
-        assert description["inputs"]["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
-    with np.load(folder / "elsewhere.npz") as elsewhere:
-        for step, outputs in enumerate(expected):
-            onnx = dict(zip([x.name for x in session.get_outputs()], session.run(None, given[step]), strict=True))
-            for output, value in outputs.items():
-                tolerance = {"rtol": 1e-4, "atol": 1e-5}
-                for kind in ("keras", "saved model"):
-                    np.testing.assert_allclose(elsewhere[f"{kind} {step} {output}"], value, **tolerance)
-                state = output in ("hidden", "cell")
-                np.testing.assert_allclose(onnx[f"next_{output}" if state else output], value, **tolerance)
+def test_exported_networks_give_the_same_elsewhere(exported: dict[str, Exported]) -> None:
+    """As Keras layers, as a SavedModel and as a graph of ONNX, with the state of a memory as inputs and outputs.
+
+    In one test: two processes would each export all of them.
+    """
+    for name, (_, folder, given, expected) in exported.items():
+        description = json.loads((folder / "onnx" / "model.json").read_text())
+        assert description.keys() >= {"command", "created", "revision", "versions", "hardware"}
+        session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+        types = {"float32": "tensor(float)", "uint8": "tensor(uint8)", "bool": "tensor(bool)"}
+        tensors = description["inputs"]["tensors"]
+        assert tensors.keys() == given[0].keys(), name
+        assert {x.name: (x.shape[1:], x.type) for x in session.get_inputs()} == {
+            name: (x["shape"][1:], types[x["dtype"]]) for name, x in tensors.items()
+        }
+        if name == "a flat Dict":
+            assert description["inputs"]["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
+        with np.load(folder / "elsewhere.npz") as elsewhere:
+            for step, outputs in enumerate(expected):
+                onnx = dict(zip([x.name for x in session.get_outputs()], session.run(None, given[step]), strict=True))
+                for output, value in outputs.items():
+                    tolerance = {"rtol": 1e-4, "atol": 1e-5, "err_msg": name}
+                    for kind in ("keras", "saved model"):
+                        np.testing.assert_allclose(elsewhere[f"{kind} {step} {output}"], value, **tolerance)
+                    state = output in ("hidden", "cell")
+                    np.testing.assert_allclose(onnx[f"next_{output}" if state else output], value, **tolerance)
 
 
 def test_the_lines_of_the_page_play_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
