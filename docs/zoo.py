@@ -77,14 +77,9 @@ def page() -> str:
 def pack(
     folder: Path, name: str, *, weights: WeightsName = "auto", episodes: int = 100, into: Path = zoo.FOLDER
 ) -> Path:
-    """Add the agent of a run to the folder `into`. Returns the agent's folder, which is replaced as a whole.
+    """Add the agent of a run as zoo:NAME to the folder `into`. Returns its folder, which is replaced as a whole.
 
-    Args:
-        folder: of the run.
-        name: of the agent, for zoo:NAME.
-        weights: as in `tributary evaluate`.
-        episodes: of each evaluation.
-        into: the agents that ship.
+    `weights` are as in `tributary evaluate`, and `episodes` those of each evaluation.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name}: a name is of lower-case letters, digits and hyphens")

@@ -10,8 +10,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -392,12 +391,11 @@ def iterations_of_eager_and_graph() -> tuple[str, list[Row]]:
     They play the same games until rounding changes a sampled action; from there on they differ as two seeds do.
     """
     config = _cartpole()
-    rollout = {mode: _rollout_seconds(config, mode) for mode in ("eager", "graph")}
-    trained: dict[str, list[_Training]] = {"eager": [], "graph": []}
-    for seed in range(1, _SEEDS + 1):
-        for mode, runs in trained.items():
-            with _mode(mode):
-                runs.append(_trained_on_cartpole(replace(config, seed=seed)))
+    rollout, trained = {}, {}
+    for mode in ("eager", "graph"):
+        tf.config.run_functions_eagerly(mode == "eager")
+        rollout[mode] = _rollout_seconds(config)
+        trained[mode] = [_trained_on_cartpole(replace(config, seed=seed)) for seed in range(1, _SEEDS + 1)]
     first = max(
         float(np.abs(e.first_update - g.first_update).max() / np.abs(e.first_update).max())
         for e, g in zip(trained["eager"], trained["graph"], strict=True)
@@ -479,23 +477,13 @@ def _trained_on_cartpole(config: RunConfig, mean_square: float = 0.0) -> _Traini
     return _Training(reached, learner.account.ledger.sampled, time.perf_counter() - started, first_update)
 
 
-@contextmanager
-def _mode(mode: str) -> Iterator[None]:
-    tf.config.run_functions_eagerly(mode == "eager")
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
-def _rollout_seconds(config: RunConfig, mode: str) -> tuple[float, float]:
-    with _mode(mode):
-        spec = environment_spec(config.environment)
-        actor, weights = Actor(config, spec, 0), WeightSnapshot(0, Policy(config, spec).initial_parameters())
-        for _ in range(3):
-            actor.run(weights)
-        times = [timed(lambda: actor.run(weights)) for _ in range(_ROLLOUTS)]
-        actor.close()
+def _rollout_seconds(config: RunConfig) -> tuple[float, float]:
+    spec = environment_spec(config.environment)
+    actor, weights = Actor(config, spec, 0), WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    for _ in range(3):
+        actor.run(weights)
+    times = [timed(lambda: actor.run(weights)) for _ in range(_ROLLOUTS)]
+    actor.close()
     wall, cpu = np.median(times, axis=0)
     return float(wall), float(cpu)
 

@@ -13,15 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from actors.environments import environment_spec
-from launch.bench.throughput import (
-    busy_reasons,
-    endless,
-    print_rows,
-    progress,
-    steady_state,
-    train_for,
-    warn_of_busy,
-)
+from launch.bench.throughput import busy_reasons, endless, print_rows, progress, steady_state, train_for, warn_of_busy
 from launch.machine import busy, load_average, thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.results.report import TimeSpent, held_back

@@ -95,11 +95,8 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
 class VideoWriter:
     """Writes frames of one size. Use as a context: the file gets its name at the end, and after an interrupt too.
 
-    Args:
-        path: with the suffix .mp4 or .gif.
-        frames_per_second: of the environment. A GIF shows fewer, at the same pace.
-        comment: for the metadata.
-        enlarge: factor by which frames are enlarged, without smoothing.
+    `path` ends in .mp4 or .gif, which shows fewer `frames_per_second` at the same pace. `comment` is for the metadata,
+    and `enlarge` the factor by which frames are enlarged, without smoothing.
     """
 
     def __init__(self, path: Path, frames_per_second: int, comment: str, enlarge: int = 1) -> None:

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments import (
-    AtariEnvironment,
-    GymnasiumAdapter,
-    VectorEnvironment,
-    atari_game,
-)
+from actors.environments import AtariEnvironment, GymnasiumAdapter, VectorEnvironment, atari_game
 from actors.environments.values import as_array, described
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder

@@ -163,11 +163,7 @@ class Panel(NamedTuple):
 class TerminalPlayer:
     """Shows frames at their rate and handles the keys. Frames for which the terminal is too slow are skipped.
 
-    Args:
-        live: the display.
-        keys: that are typed.
-        frames_per_second: at speed 1.
-        pixel_aspect: width of a pixel over its height.
+    `frames_per_second` is at speed 1, and `pixel_aspect` the width of a pixel over its height.
     """
 
     def __init__(self, live: Live, keys: Keys, frames_per_second: int, pixel_aspect: float) -> None:

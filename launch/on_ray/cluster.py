@@ -384,11 +384,7 @@ def _responds(node: Node) -> bool:
 
 
 def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
-    """A full report of each node.
-
-    Raises:
-        ConfigurationError: no Ray cluster answers there, or the cluster runs another version of Ray or Python.
-    """
+    """A full report of each node. For errors see `join`."""
     try:
         join(address)
         nodes = cluster_nodes()
@@ -399,11 +395,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
 
 
 def check_nodes() -> None:
-    """Compare the versions on every node of the joined cluster with this process. Takes seconds.
-
-    Raises:
-        ConfigurationError: names a node that differs, and the remedy.
-    """
+    """Compare every node of the joined cluster with this process; see `check_reports`. Takes seconds."""
     check_reports(_reports(cluster_nodes(), quick_probe))
 
 
@@ -418,14 +410,11 @@ def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[
         except ray.exceptions.GetTimeoutError:
             report = {"error": f"no answer within {_PROBE_SECONDS:.0f} s", "advice": "see ray logs on that node"}
         except ray.exceptions.RayError as error:
-            report = _failed_report(one_line(error))
+            text = one_line(error)
+            report = {"error": text[-200:], "advice": "see ray logs on that node"}
+            if "ModuleNotFoundError" in text or "No module named" in text:
+                missing = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
+                advice = "copy this folder there and run: pip install --editable ."
+                report = {"error": f"{missing} cannot be imported there", "advice": advice}
         reports.append(report | {"node": node.address})
     return reports
-
-
-def _failed_report(text: str) -> dict[str, Any]:
-    if "ModuleNotFoundError" not in text and "No module named" not in text:
-        return {"error": text[-200:], "advice": "see ray logs on that node"}
-    missing = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
-    advice = "copy this folder there and run: pip install --editable ."
-    return {"error": f"{missing} cannot be imported there", "advice": advice}

@@ -62,12 +62,8 @@ class RayExecutor(Executor):
 
     The first calls of an actor go through Ray: a snapshot is put in its object store once and travels as a reference,
     and a gradient comes back the same way. An actor of this machine is offered a connection with them. When it has
-    accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended.
-
-    Args:
-        slots: the slots for actors and their nodes.
-        first_actor_id: ids count up from here and are never reused.
-        actor_process: class of the actors' processes.
+    accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended. Ids of actors
+    count up from `first_actor_id` and are never reused.
     """
 
     def __init__(

@@ -25,14 +25,7 @@ _IDS_PER_NODE = 1_000_000
 
 
 class NodeAggregator(WorkerProcess):
-    """A node's process that runs the node's actors and sums their gradients.
-
-    Args:
-        slots: of the node.
-        gradients: number of gradients in a sum.
-        first_actor_id: ids count up from here.
-        actor_process: class of the actors' processes.
-    """
+    """A node's process that runs the node's actors, with ids from `first_actor_id`, and sums their gradients."""
 
     def __init__(
         self,

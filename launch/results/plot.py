@@ -211,13 +211,10 @@ def _label_x(drawn: "Figure", x: XAxis) -> None:
     unit, seconds = next((item for item in _SECONDS.items() if longest >= 2 * item[1]), ("seconds", 1))
     for axes in drawn.axes:
         if x == "seconds":
-            last = axes.get_xlim()[1]
-            ticks = [
-                tick
-                for tick in MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, last / seconds)
-                if tick * seconds <= last
-            ]
-            axes.set_xticks([tick * seconds for tick in ticks], [f"{tick:g}" for tick in ticks])
+            last = axes.get_xlim()[1] / seconds
+            ticks = np.array(MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, last))
+            ticks = ticks[ticks <= last]
+            axes.set_xticks(ticks * seconds, [f"{tick:g}" for tick in ticks])
         else:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel(f"{unit} of training" if x == "seconds" else x.replace("_", " "))

@@ -37,21 +37,8 @@ from launch.results.curves import (
     same_but_for_seed,
     seeds_of,
 )
-from launch.results.evaluate import (
-    mean_and_error,
-    protocol_line,
-    published_lines,
-    published_scores,
-    without_episodes,
-)
-from launch.results.plot import (
-    default_output,
-    find_runs,
-    lags_svg,
-    panels_svg,
-    read_each,
-    stages_svg,
-)
+from launch.results.evaluate import mean_and_error, protocol_line, published_lines, published_scores, without_episodes
+from launch.results.plot import default_output, find_runs, lags_svg, panels_svg, read_each, stages_svg
 from launch.run.folder import read_object, read_summary
 from launch.run.lookup import RunPath
 from launch.run.metrics import lag_summary

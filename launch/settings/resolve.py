@@ -52,12 +52,9 @@ _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A user's request, on the command line or in Python: the origin of the settings, and their changes.
+    """A user's request, on the command line or in Python: the origin of the settings, and their changes by full names.
 
-    Attributes:
-        preset: name of a preset. None: the one for the environment.
-        settings: changes of the settings from the other fields, by full names.
-        config: a file of settings, TOML or a run's config.json.
+    `preset` None is the one for the environment, and `config` a file of settings, TOML or a run's config.json.
     """
 
     preset: str | None = None
@@ -71,11 +68,11 @@ class TrainRequest:
 
 def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) -> TrainRequest:
     """A request with further fields of it. `word` is the name of a preset, the id of an environment, or None."""
-    if word is None or more.get("resume") is not None:
-        return TrainRequest(word, settings, **more)
-    if _ID.search(word):
-        return TrainRequest(None, {"environment.id": word, **settings}, **more)
-    check_preset(word)
+    if word is not None and more.get("resume") is None:
+        if _ID.search(word):
+            word, settings = None, {"environment.id": word, **settings}
+        else:
+            check_preset(word)
     return TrainRequest(word, settings, **more)
 
 
