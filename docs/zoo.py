@@ -131,13 +131,10 @@ def _evaluated(agent: RunFolder, name: str, protocol: Any, episodes: int) -> dic
 
 def _manifest(run: RunFolder) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(run.manifest.read_text(encoding="utf-8"))
-    words = iter(shlex.split(manifest["command"]))
-    kept = []
-    for word in words:
-        if word in _OWN_OPTIONS:
-            next(words, None)
-        elif word.partition("=")[0] not in _OWN_OPTIONS:
-            kept.append(word)
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in _OWN_OPTIONS:
+        own.add_argument(option)
+    _, kept = own.parse_known_args(shlex.split(manifest["command"]))
     return _scrubbed(manifest | {"command": shlex.join(kept)})
 
 

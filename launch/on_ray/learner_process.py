@@ -10,13 +10,12 @@ The process imports TensorFlow, and modules that need it, after threads and devi
 driver.
 """
 
-import itertools
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,27 +111,23 @@ class LearnerProcess:
                 # The driver is on another machine, without a file system in common.
                 apply_changes(folder, sent.files)
 
-        made: list[Executor] = []
-
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
             kind = NodesExecutor if aggregation(config, placement).level == "node" else RayExecutor
-            made.append(kind(config, spec, slots, first_actor_id))
-            return made[0]
+            executor = kind(config, spec, slots, first_actor_id)
+            undo.callback(executor.close)
+            return executor
 
-        try:
-            with without_collections(freeze=True):
-                # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
-                early = None if resume else executor_from(0)
-                prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
-                from launch.run.session import make_session
+        with ExitStack() as undo, without_collections(freeze=True):
+            # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
+            early = None if resume else executor_from(0)
+            prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
+            from launch.run.session import make_session
 
-                make_executor = executor_from if early is None else lambda _: early
-                return make_session(config, spec, folder, make_executor, resume=resume, after=death, started=started)
-        except BaseException:
-            for executor in made:
-                executor.close()
-            raise
+            make_executor = executor_from if early is None else lambda _: early
+            session = make_session(config, spec, folder, make_executor, resume=resume, after=death, started=started)
+            undo.pop_all()
+            return session
 
     def run(self) -> Summary:
         return self._session.result().run()
@@ -157,7 +152,8 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         KeyboardInterrupt: the run was stopped while it waited for nodes, or for another learner to be ready. Its last
             checkpoint is its result.
     """
-    for restarts in itertools.count():
+    restarts = 0
+    while True:
         if not start.placement.here:
             start = start._replace(sent=sent_folder(start.folder))
         process = start_learner(start)
@@ -183,7 +179,8 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         except RayActorError as error:
             if stop.requested or restarts == _MOST_RESTARTS:
                 raise
-            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
+            restarts += 1
+            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(process, no_restart=True)
             resume = start.resume or RunFolder(start.folder).has_checkpoint
@@ -191,7 +188,6 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
             start = start._replace(resume=resume, started=time.time(), death=death)
             if not start.placement.here:
                 start = start._replace(placement=_place_again(start.config, say, stop))
-    raise AssertionError("unreachable")
 
 
 def start_learner(start: LearnerStart) -> Any:

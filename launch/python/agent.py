@@ -85,12 +85,13 @@ class Agent:
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)
-        before = policy.first_state(count) if state is None else state
+        before = list(policy.first_state(count) if state is None else state)
         if any(len(part) != count for part in before):
             raise ValueError(f"a state of {len(before[0])} for {count} observations")
         if size > count:
-            observations, before = _padded(observations, size), tuple(_padded(part, size) for part in before)
-        acted = (policy.greedy if deterministic else policy.act)(observations, before)
+            # The last one is repeated.
+            observations, *before = (part.take(range(size), 0, mode="clip") for part in (observations, *before))
+        acted = (policy.greedy if deterministic else policy.act)(observations, tuple(before))
         actions = self._environment.adapter.actions(acted.actions[:count])
         return (actions[0] if one else actions), tuple(part[:count] for part in acted.state)
 
@@ -126,11 +127,6 @@ def load_agent(run: str, weights: WeightsName, seed: int) -> Agent:
     with tempfile.TemporaryDirectory(prefix="tributary-run-") as folder:
         fetch(run, Path(folder))
         return Agent(RunFolder(Path(folder)), weights, seed)
-
-
-def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """`size` rows: the given ones, and the last one repeated."""
-    return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
 class EnvironmentSide:
