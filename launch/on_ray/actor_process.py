@@ -13,11 +13,11 @@ import gymnasium
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.machine import without_collections
-from launch.on_ray.transport import Channel, ChannelAddress, open_channel, serve
+from launch.on_ray.transport import Call, Channel, ChannelAddress, open_channel, serve
 from launch.tensorflow_setup import prepare_for_actors
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, raised_at, typed_line
-from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
+from shared.types import EvaluationShare, WeightSnapshot
 
 if TYPE_CHECKING:
     from actors.actor import Actor
@@ -49,7 +49,7 @@ class WorkerProcess:
         address: ChannelAddress | None,
     ) -> Reply:
         """Handle one call. Later calls may come through the connection at `address`."""
-        result = self.handle(snapshot, target, share)
+        result = self.handle(Call(snapshot, target, share))
         if address is not None and self._channel is None:
             self._channel = open_channel(address)
         return Reply(result, self._channel is not None)
@@ -59,10 +59,8 @@ class WorkerProcess:
         assert self._channel is not None
         serve(self._channel, self.handle)
 
-    def handle(
-        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
-    ) -> CallResult:
-        """Do the work of one call with these weights, which may be overwritten after it."""
+    def handle(self, call: Call) -> CallResult:
+        """Do the work of one call, whose weights may be overwritten after it."""
         raise NotImplementedError
 
 
@@ -100,9 +98,7 @@ class ActorProcess(WorkerProcess):
 
         return Actor(config, spec, actor_id, emulator_threads=self._emulator_threads)
 
-    def handle(
-        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
-    ) -> GradientReport | Heartbeat | EvaluationPart:
+    def handle(self, call: Call) -> CallResult:
         """Run one rollout, or play on with a share of an evaluation; see `Actor`.
 
         Raises:
@@ -112,9 +108,9 @@ class ActorProcess(WorkerProcess):
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
         with one_line_errors():
-            if share is not None:
-                return self._actor.evaluate(snapshot, target, share)
-            return self._actor.run(snapshot, target)
+            if call.share is not None:
+                return self._actor.evaluate(call.weights, call.target, call.share)
+            return self._actor.run(call.weights, call.target)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from launch.loop.executor import CallResult, Completion, Executor, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
 from launch.on_ray.cluster import on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
-from launch.on_ray.transport import LocalConnection, LocalTransport, ended_calls
+from launch.on_ray.transport import Call, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
 from shared.types import EvaluationShare, WeightSnapshot
@@ -109,7 +109,7 @@ class RayExecutor(Executor):
             target = None if worker.target_version == version else target
             worker.target_version = version
         if worker.serving is not None and worker.connection is not None:
-            self._transport.call(worker.connection, weights, target, share)
+            self._transport.call(worker.connection, Call(weights, target, share))
             self._calls[actor_id] = worker.connection
             return
         address = worker.connection and worker.connection.address

@@ -113,8 +113,8 @@ class LearnerProcess:
 
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
-            kind = NodesExecutor if aggregation(config, placement).level == "node" else RayExecutor
-            executor = kind(config, spec, slots, first_actor_id)
+            level, _ = aggregation(config, placement)
+            executor = (NodesExecutor if level == "node" else RayExecutor)(config, spec, slots, first_actor_id)
             undo.callback(executor.close)
             return executor
 

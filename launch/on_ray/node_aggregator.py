@@ -17,8 +17,9 @@ from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.placement import Slots, gradients_together
+from launch.on_ray.transport import Call
 from shared.config import RunConfig
-from shared.types import AggregatedReport, EvaluationShare, WeightSnapshot
+from shared.types import AggregatedReport, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
@@ -40,14 +41,12 @@ class NodeAggregator(WorkerProcess):
         self._aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
         self._weights: WeightSnapshot | None = None
 
-    def handle(
-        self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None
-    ) -> CallResult:
-        if self._weights is None or self._weights.version != snapshot.version:
+    def handle(self, call: Call) -> CallResult:
+        if self._weights is None or self._weights.version != call.weights.version:
             # Actors may start with these weights after the call, when their memory may have the next ones.
-            self._weights = _copy(snapshot)
+            self._weights = _copy(call.weights)
         with one_line_errors():
-            return self._aggregator.collect(self._weights, target and _copy(target), share)
+            return self._aggregator.collect(self._weights, call.target and _copy(call.target), call.share)
 
 
 class NodesExecutor(RayExecutor):

@@ -209,33 +209,26 @@ def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
     return max(free, key=lambda node: free[node]) if free else None
 
 
-class Aggregation(NamedTuple):
-    """The level of sums of gradients, and the reason in words."""
-
-    level: Literal["none", "node"]
-    why: str
-
-
-def aggregation(config: RunConfig, placement: Placement) -> Aggregation:
-    """The level at which a run sums gradients."""
+def aggregation(config: RunConfig, placement: Placement) -> tuple[Literal["none", "node"], str]:
+    """The level at which a run sums gradients, and the reason in words."""
     if config.learner.gradients_per_update < 2:
-        return Aggregation("none", "each gradient is applied by itself")
+        return "none", "each gradient is applied by itself"
     # A single machine may have more actors than cores.
     cores = {placement.learner.id: int(placement.learner.cores)}
     at_work = {node: min(count, cores.get(node, count)) for node, count in placement.actors.items()}
     sums = [gradients_together(config, count) for count in at_work.values()]
     sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
     if config.aggregation == "none":
-        return Aggregation("none", "as requested")
+        return "none", "as requested"
     if config.aggregation == "node":
-        return Aggregation("node", f"as requested, sums of {sizes}")
+        return "node", f"as requested, sums of {sizes}"
     if at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE:
-        return Aggregation("none", "few actors, all on the learner's machine")
+        return "none", "few actors, all on the learner's machine"
     if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
-        return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
+        return "none", "not with a limit on policy lag, --lockstep or --record-arrivals"
     if max(sums) < 2:
-        return Aggregation("none", "no node has several actors")
-    return Aggregation("node", f"{sizes} gradients of a node make one message")
+        return "none", "no node has several actors"
+    return "node", f"{sizes} gradients of a node make one message"
 
 
 def gradients_together(config: RunConfig, actors: int) -> int:

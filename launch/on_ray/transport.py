@@ -57,15 +57,18 @@ class ChannelAddress(NamedTuple):
     writes: int
 
 
-class Request(NamedTuple):
-    """A call as it travels through a channel; all vectors are in shared memory, snapshots have their addresses.
-
-    `target` is None where the actor keeps its target network. The actor writes the gradient to `reply_in`.
-    """
+class Call(NamedTuple):
+    """A rollout, or a share of an evaluation, with these weights. `target` None: the actor keeps its target network."""
 
     weights: WeightSnapshot
     target: WeightSnapshot | None
     share: EvaluationShare | None
+
+
+class Request(NamedTuple):
+    """A call as it travels through a channel: its weights are addresses, and the gradient is written to `reply_in`."""
+
+    call: Call
     reply_in: VectorAddress
 
 
@@ -87,24 +90,18 @@ class LocalTransport:
             # Too many open files. Ray's calls need none.
             return None
 
-    def call(
-        self,
-        connection: "LocalConnection",
-        snapshot: WeightSnapshot,
-        target: WeightSnapshot | None,
-        share: EvaluationShare | None,
-    ) -> None:
+    def call(self, connection: "LocalConnection", call: Call) -> None:
         """Send a call to an actor that has accepted `connection`, and has no call in flight."""
         in_use = {vector for vectors in self._read.values() for vector in vectors}
-        weights, *read = self._weights.shared(snapshot, in_use)
-        target_weights = None
-        if target is not None:
-            target_weights, vector = self._targets.shared(target, in_use)
+        weights, *read = self._weights.shared(call.weights, in_use)
+        target = None
+        if call.target is not None:
+            target, vector = self._targets.shared(call.target, in_use)
             read.append(vector)
         self._read[connection] = read
         if connection.reply_in is None:
-            connection.reply_in = SharedVector(snapshot.parameters.size)
-        connection.near.send(Request(weights, target_weights, share, connection.reply_in.address))
+            connection.reply_in = SharedVector(call.weights.parameters.size)
+        connection.near.send(Request(Call(weights, target, call.share), connection.reply_in.address))
 
     def receive(self, connection: "LocalConnection") -> CallResult:
         """The result of a call that has ended.
@@ -187,9 +184,7 @@ def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[L
     return {by_descriptor[descriptor] for descriptor in wait(by_descriptor, seconds)}
 
 
-def serve(
-    channel: "Channel", run: Callable[[WeightSnapshot, WeightSnapshot | None, EvaluationShare | None], CallResult]
-) -> None:
+def serve(channel: "Channel", run: Callable[[Call], CallResult]) -> None:
     """The actor's side: handle the requests of a channel by `run` until its other end is closed."""
     vector = cache(attach)
 
@@ -203,7 +198,8 @@ def serve(
                 request: Request = channel.receive()
             except EOFError:
                 return
-            result = run(read(request.weights), request.target and read(request.target), request.share)
+            weights, target, share = request.call
+            result = run(Call(read(weights), target and read(target), share))
             if isinstance(result, GradientReport | AggregatedReport):
                 vector(request.reply_in)[...] = result.gradient
                 result = result._replace(gradient=_NO_GRADIENT)

@@ -19,6 +19,7 @@ from launch.on_ray.cluster import ClusterSlots
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node, Slots
+from launch.on_ray.transport import Call
 from shared.config import LearnerConfig, RunConfig
 from shared.types import (
     AggregatedReport,
@@ -252,6 +253,6 @@ def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
     node = NodeAggregator(cartpole, environment_spec(cartpole.environment), Slots(1), 1, 1, ActorProcess)
     weights = snapshot(1)
     actors.completions.append(report(1, 1, 1))
-    node.handle(weights, None, None)
+    node.handle(Call(weights, None, None))
     weights.parameters.fill(2.0)
     np.testing.assert_array_equal(published[-1].parameters, np.ones(2))

@@ -21,6 +21,7 @@ from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Slots
 from launch.on_ray.transport import (
+    Call,
     Channel,
     ChannelAddress,
     LocalConnection,
@@ -180,11 +181,11 @@ def local_ray():
 def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Versions of the weights of the calls that went through pipes."""
     seen: list[int] = []
-    call = LocalTransport.call
+    send = LocalTransport.call
 
-    def counted(transport: LocalTransport, connection: LocalConnection, snapshot: WeightSnapshot, *others: Any) -> Any:
-        seen.append(snapshot.version)
-        return call(transport, connection, snapshot, *others)
+    def counted(transport: LocalTransport, connection: LocalConnection, call: Call) -> None:
+        seen.append(call.weights.version)
+        send(transport, connection, call)
 
     monkeypatch.setattr(LocalTransport, "call", counted)
     return seen
