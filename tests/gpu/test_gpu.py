@@ -32,9 +32,13 @@ SHORT = (
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 
-def differentiate(spread: str) -> None:
+def differentiate(tf32: str, spread: str) -> None:
     """Print the difference of the GPU's gradient from float64's."""
     prepare_for_actors(CONFIG)
+    import tensorflow as tf
+
+    # XLA's own products obey this alone, cuBLAS and cuDNN the variable, too.
+    tf.config.experimental.enable_tensor_float_32_execution(tf32 == "1")
     from float64 import difference
 
     from actors.device_player import DevicePlayer
@@ -58,7 +62,7 @@ def test_a_gradient_is_that_of_float64(tf32: str, spread: float, tolerance: floa
     """With TF32 other ratios would be clipped: there the weights are those that acted."""
     # 0 forbids it; 1 would have TensorFlow decide, as it does by itself.
     variables = module_environment() | ({"NVIDIA_TF32_OVERRIDE": "0"} if tf32 == "0" else {})
-    command = [sys.executable, "-P", __file__, str(spread)]
+    command = [sys.executable, "-P", __file__, tf32, str(spread)]
     printed = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True).stdout
     error = float(printed.split()[-1])
     print(f"largest difference of a gradient, TF32 {tf32}: {error:.1e} of its largest number")
