@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launch.machine import open_standard_streams, pretended_gpus, without_collections
 from shared.config import NetworkConfig, RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, setting_error
 
 # TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
 _NOTICES = re.compile(
@@ -70,25 +70,23 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
         tf.zeros(())
 
 
-def prepare_for_actors(config: RunConfig) -> None:
-    """Prepare TensorFlow in a process with actors, for the device that they compute on.
+def prepare_for(section: Literal["actor", "learner"], config: RunConfig) -> None:
+    """Prepare TensorFlow in a process of actors or of the learner, for the device that it computes on.
 
     Raises:
-        ConfigurationError: they are to compute on a GPU, and TensorFlow finds none.
+        ConfigurationError: the device is a GPU, and TensorFlow finds none.
     """
-    gpu = config.actor.device == "gpu" and not pretended_gpus()
+    gpu = getattr(config, section).device == "gpu" and not pretended_gpus()
     prepare_tensorflow(gpu=gpu, network=config.network)
     if gpu and not importlib.import_module("tensorflow").config.list_logical_devices("GPU"):
-        raise ConfigurationError(
-            "TensorFlow finds no GPU here, and --actor.device gpu needs one: pip install 'tributary-rl[gpu]'; "
-            "docs/gpu.md has more"
-        )
+        problem = "TensorFlow finds no GPU here: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
+        raise setting_error(f"{section}.device", "gpu", problem)
 
 
 def prepare_to_read_weights(config: RunConfig) -> None:
     """Prepare TensorFlow in the process that starts a run, and that reads weights before its actors do."""
     if config.executor == "inline":
-        prepare_for_actors(config)
+        prepare_for("actor", config)
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     prepare_tensorflow(gpu=False, network=config.network)

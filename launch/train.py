@@ -33,7 +33,7 @@ from launch.settings.check import (
     sections_of_own_classes,
 )
 from launch.settings.resolve import divided_among, rollouts_line
-from launch.tensorflow_setup import kernels, prepare_for_actors
+from launch.tensorflow_setup import kernels, prepare_for
 from shared.config import RunConfig
 from shared.errors import (
     ConfigurationError,
@@ -254,7 +254,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
     with _opened_folder(run, budget):
         run.listener.prepare("importing TensorFlow")
         # All of it is on one device: networks, gradients and updates.
-        prepare_for_actors(config)
+        prepare_for("actor", config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import make_session

@@ -14,7 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.machine import without_collections
 from launch.on_ray.transport import Call, Channel, ChannelAddress, open_channel, serve
-from launch.tensorflow_setup import prepare_for_actors
+from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, raised_at, typed_line
 from shared.types import EvaluationShare, WeightSnapshot
@@ -93,7 +93,7 @@ class ActorProcess(WorkerProcess):
 
     def make_actor(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> "Actor":
         """Construct the actor, after TensorFlow's threads and device are set."""
-        prepare_for_actors(config)
+        prepare_for("actor", config)
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id, emulator_threads=self._emulator_threads)

@@ -34,7 +34,7 @@ from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from launch.run.summary import LearnerDeath
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
 
@@ -121,7 +121,7 @@ class LearnerProcess:
         with ExitStack() as undo, without_collections(freeze=True):
             # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
             early = None if resume else executor_from(0)
-            prepare_tensorflow(gpu=config.learner.device == "gpu", network=config.network)
+            prepare_for("learner", config)
             from launch.run.session import make_session
 
             make_executor = executor_from if early is None else lambda _: early
@@ -192,7 +192,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
 
 def start_learner(start: LearnerStart) -> Any:
     """Start the learner's process on its node."""
-    # It takes no core from the actors' count. Ray hides no GPU that it does not grant: `prepare_tensorflow` does.
+    # It takes no core from the actors' count. Ray hides no GPU that it does not grant: `prepare_for` does.
     gpus = int(start.config.learner.device == "gpu")
     options = PROCESS_OPTIONS | on_node(start.placement.learner.id)
     remote = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=_LEARNER_THREADS, **options)

@@ -67,10 +67,7 @@ class Placement(NamedTuple):
 
 
 class Slots:
-    """The slots for actors on one machine, which do not change, and the cores that they share.
-
-    `node`: its id, empty for a run there alone, on the cores of this machine.
-    """
+    """The slots for actors on one machine, which do not change. `node`: its id, empty for a run there alone."""
 
     def __init__(self, actors: int, node: str = "", cores: float | None = None) -> None:
         self._slots = {node: actors}

@@ -17,7 +17,7 @@ import pytest
 from launch.doctor import gpu_shortages, probe_gpus
 from launch.machine import module_environment, pretended_gpus
 from launch.presets import PRESETS
-from launch.tensorflow_setup import prepare_for_actors
+from launch.tensorflow_setup import prepare_for
 from shared.config import ActorConfig
 
 ACTOR = ActorConfig(environments=16, unroll_length=16, epochs=2, minibatches=2, device="gpu")
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 def differentiate(tf32: str, spread: str) -> None:
     """Print the difference of the GPU's gradient from float64's."""
-    prepare_for_actors(CONFIG)
+    prepare_for("actor", CONFIG)
     import tensorflow as tf
 
     # XLA's own products obey this alone, cuBLAS and cuDNN the variable, too.

@@ -199,19 +199,31 @@ print(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["TF_GPU_THREAD_MODE"], 
     assert printed == "3, gpu_private, threads, 2 between operations, GPU True\n"
 
 
-def test_an_actor_whose_gpu_tensorflow_does_not_find_refuses_in_one_line(fakes: dict[str, str]) -> None:
-    script = """
+@pytest.mark.parametrize(
+    ("section", "call"),
+    [
+        ("actor", "prepare_for('actor', config)"),
+        ("learner", "LearnerProcess(LearnerStart(config, None, None, None, True, 0.0)).run()"),
+    ],
+)
+def test_a_process_whose_gpu_tensorflow_does_not_find_refuses_in_one_line(
+    section: str, call: str, fakes: dict[str, str]
+) -> None:
+    script = f"""
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart
 from launch.presets import PRESETS
 from launch.settings.files import with_settings
-from launch.tensorflow_setup import prepare_for_actors
+from launch.tensorflow_setup import prepare_for
+config = with_settings(PRESETS["pong"].config, {{"{section}.device": "gpu"}})
 try:
-    prepare_for_actors(with_settings(PRESETS["pong"].config, {"actor.device": "gpu"}))
+    {call}
 except Exception as error:
     print(type(error).__name__, error)
 """
-    assert "ConfigurationError TensorFlow finds no GPU here" in run_python(script, environment=fakes)
-    pretended = fakes | {machine.PRETENDED_GPUS: "1"}
-    assert run_python(script, environment=pretended) == ""
+    refused = f"ConfigurationError --{section}.device gpu: TensorFlow finds no GPU here"
+    assert refused in run_python(script, environment=fakes)
+    # A learner has nothing to resume here.
+    assert refused not in run_python(script, environment=fakes | {machine.PRETENDED_GPUS: "1"})
 
 
 def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

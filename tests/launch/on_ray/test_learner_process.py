@@ -234,7 +234,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
         make_executor(7)
         raise error
 
-    monkeypatch.setattr(learner_process, "prepare_tensorflow", lambda **_: None)
+    monkeypatch.setattr(learner_process, "prepare_for", lambda *_: None)
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
     monkeypatch.setattr("launch.run.session.make_session", session)
     spec = environment_spec(cartpole.environment)
