@@ -18,13 +18,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 from rich.console import Console
-from rich.table import Table
 
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
+from launch.output import plain_table
 from launch.presets import PRESETS
 from learner.learner import Learner
 from learner.update import GradientAccumulator
@@ -47,15 +47,14 @@ class Row(NamedTuple):
 
 
 def show(question: str, rows: Sequence[Row]) -> None:
-    table = Table(title=question, title_justify="left", title_style="bold", pad_edge=False, box=None)
-    for header, ratio in ("", 5), ("measured", 5), ("required", 3), ("", 1):
-        table.add_column(header, ratio=ratio)
-    for row in rows:
-        verdict = {None: "", True: "holds", False: "FAILS"}[row.holds]
-        table.add_row(row.claim, row.measured, row.required, verdict)
+    verdicts = {None: "", True: "holds", False: "FAILS"}
+    shown = [
+        {question: row.claim, "measured": row.measured, "required": row.required, "": verdicts[row.holds]}
+        for row in rows
+    ]
     console = Console(width=150)
     console.print()
-    console.print(table, highlight=False)
+    console.print(plain_table(shown, console.width, left=shown[0].keys()), highlight=False)
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:

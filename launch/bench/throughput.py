@@ -25,7 +25,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.alone import BOUND_PARTS, PLAIN_NETWORKS, Alone, has_bound, measure_alone
@@ -41,7 +40,7 @@ from launch.machine import (
     usable_cores,
     usable_gpus,
 )
-from launch.output import print_line, provenance, write_json
+from launch.output import plain_table, print_line, provenance, write_json
 from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary
@@ -299,13 +298,11 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     )
     alone = {"alone": result["alone"]["seconds_per_step"]} if "alone" in result else {}
     columns = alone | {"in the system": result["stage_seconds_per_step"]}
-    stages = Table(f"µs per agent step and {'actor' if on_gpu else 'core'}", box=None, pad_edge=False)
-    for heading in columns:
-        stages.add_column(heading, justify="right")
+    unit, stages = f"µs per agent step and {'actor' if on_gpu else 'core'}", []
     for stage in StageSeconds._fields:
-        cells = (f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for seconds in columns.values())
-        stages.add_row(stage, *cells)
-    console.print(stages, highlight=False)
+        cells = {of: f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for of, seconds in columns.items()}
+        stages.append({unit: stage, **cells})
+    console.print(plain_table(stages, console.width, left=(unit,)), highlight=False)
     rate, ceiling = result["agent_steps_per_second"], result["emulators_agent_steps_per_second"]
     lines = [f"agent steps/s      {rate:,.0f}   (frames/s {result['frames_per_second']:,.0f})"]
     if alone:
@@ -349,9 +346,5 @@ def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
 
 def print_rows(console: Console, columns: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> None:
     """Print a table of numbers. A column has a heading, and the format of its cells, with names of a row's values."""
-    table = Table(box=None, pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell.format(**row) for cell in columns.values()))
-    console.print(table, highlight=False)
+    cells = [{heading: cell.format(**row) for heading, cell in columns.items()} for row in rows]
+    console.print(plain_table(cells, console.width, left=()), highlight=False)
