@@ -201,5 +201,4 @@ class Performance:
         return play_episode(self.stage, self.policy, self._act, int(self._seeds.environments[number]))
 
     def close(self) -> None:
-        """Close the environment."""
         self.stage.close()

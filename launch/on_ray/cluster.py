@@ -77,8 +77,7 @@ class _ProjectFirst(JobConfig):
 def connect(config: RunConfig, actors: int) -> None:
     """Start Ray on this machine for this run alone, or join the cluster at `config.address`.
 
-    Raises:
-        ConfigurationError: there is no cluster at the address, or Ray did not start in time.
+    For errors see `start_here` and `join`.
     """
     if config.address == "local":
         # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
@@ -310,11 +309,7 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
 
 
 def check_gpus(config: RunConfig, actors: int) -> None:
-    """Check that Ray has the GPUs that a run on this machine needs: its processes would wait for missing ones forever.
-
-    Raises:
-        ConfigurationError: it has fewer.
-    """
+    """Refuse a run on this machine that needs more GPUs than Ray has: its processes would wait for them forever."""
     of_actors = actors / ACTORS_A_GPU if config.actor.device == "gpu" else 0.0
     needed = of_actors + (config.learner.device == "gpu")
     found = ray.cluster_resources().get("GPU", 0.0) if needed else 0.0

@@ -208,11 +208,7 @@ class RayExecutor(Executor):
         return next((actor_id for call, actor_id in calls.items() if call in ended), None)
 
     def _result(self, actor_id: int) -> CallResult:
-        """The result of the call of an actor, which has ended.
-
-        Raises:
-            RayError: the call failed.
-        """
+        """The result of the call of an actor, which has ended. A RayError has the reason why it failed."""
         call, worker = self._calls[actor_id], self._workers[actor_id]
         if isinstance(call, LocalConnection):
             try:

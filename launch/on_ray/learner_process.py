@@ -191,7 +191,6 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
 
 
 def start_learner(start: LearnerStart) -> Any:
-    """Start the learner's process on its node."""
     # It takes no core from the actors' count. Ray hides no GPU that it does not grant: `prepare_for` does.
     gpus = int(start.config.learner.device == "gpu")
     options = PROCESS_OPTIONS | on_node(start.placement.learner.id)

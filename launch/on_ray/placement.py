@@ -128,11 +128,7 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
 
 
 def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
-    """The node of the learner: a marked one comes first, then one with a GPU if it needs one, then the head.
-
-    Raises:
-        ConfigurationError: the settings require a GPU, and the learner's node has none.
-    """
+    """The node of the learner: a marked one comes first, then one with a GPU if it needs one, then the head."""
     staying = [node for node in nodes if not node.draining] or list(nodes)
     needs_gpu = config.learner.device == "gpu"
 

@@ -104,11 +104,7 @@ class LocalTransport:
         connection.near.send(Request(Call(weights, target, call.share), connection.reply_in.address))
 
     def receive(self, connection: "LocalConnection") -> CallResult:
-        """The result of a call that has ended.
-
-        Raises:
-            EOFError: the actor raised, or its process died.
-        """
+        """The result of a call that has ended. An EOFError: the actor raised, or its process died."""
         result: CallResult = connection.near.receive()
         del self._read[connection]
         if not isinstance(result, GradientReport | AggregatedReport):
@@ -149,17 +145,10 @@ class _SharedSnapshots:
 
 
 class LocalConnection:
-    """The executor's end of a connection to one actor.
+    """The executor's end of a connection to one actor, which accepts the `address` of the far end.
 
-    Its vector for gradients is used for no other actor: after a failure this one may still write to it.
-
-    Attributes:
-        address: of the far end, for the actor to accept.
-        near: the executor's end.
-        reply_in: the vector for gradients; None before the first call.
-
-    Raises:
-        OSError: too many open files.
+    Its vector for gradients, None before the first call, is used for no other actor: after a failure this one may still
+    write to it. The constructor raises an OSError where too many files are open.
     """
 
     def __init__(self) -> None:
@@ -221,11 +210,7 @@ class Channel:
             self._outgoing.send(message)
 
     def receive(self) -> Any:
-        """Wait for the next message.
-
-        Raises:
-            EOFError: the other end is closed, or its process has ended.
-        """
+        """Wait for the next message. An EOFError: the other end is closed, or its process has ended."""
         try:
             return self._incoming.recv()
         except OSError as error:

@@ -46,7 +46,6 @@ class Fields(NamedTuple):
 
 
 def fields_of(command: type) -> Fields:
-    """The fields that the dataclass of a command declares."""
     found = Fields({}, {}, {})
     for name, kind in get_type_hints(command, include_extras=True).items():
         marks = getattr(kind, "__metadata__", ())
