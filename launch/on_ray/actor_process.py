@@ -6,7 +6,7 @@ in the driver, which only names the class.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import gymnasium
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from actors.actor import Actor
 
 
-class Reply(NamedTuple):
-    """The result of a call, as it travels through Ray.
-
-    `accepted`: the process has accepted the connection that it was offered, and waits for the call of `serve`.
-    """
-
-    result: CallResult
-    accepted: bool
-
-
 class WorkerProcess:
     """A process whose calls come through Ray, and from the executor's machine soon through a connection.
 
@@ -47,12 +37,13 @@ class WorkerProcess:
         target: WeightSnapshot | None,
         share: EvaluationShare | None,
         address: ChannelAddress | None,
-    ) -> Reply:
-        """Handle one call. Later calls may come through the connection at `address`."""
+    ) -> tuple[CallResult, bool]:
+        """Handle one call. Returns its result, and True once the connection at `address` is accepted: the process waits
+        for the call of `serve`, and later calls come through it."""
         result = self.handle(Call(snapshot, target, share))
         if address is not None and self._channel is None:
             self._channel = open_channel(address)
-        return Reply(result, self._channel is not None)
+        return result, self._channel is not None
 
     def serve(self) -> None:
         """Handle the calls of the accepted connection until its other end is closed."""

@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, Reply, WorkerProcess
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, WorkerProcess
 from launch.on_ray.cluster import on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
 from launch.on_ray.transport import Call, LocalConnection, LocalTransport, ended_calls
@@ -217,15 +217,15 @@ class RayExecutor(Executor):
                 # The call raised, or its process died: Ray raises the reason.
                 ray.get(worker.serving)
                 raise AssertionError("an actor serves until its connection is closed here") from None
-        reply: Reply = ray.get(call)
+        result, accepted = ray.get(call)
         if worker.connection is not None and worker.serving is None:
-            if reply.accepted:
+            if accepted:
                 worker.connection.accepted()
                 worker.serving = worker.process.serve.remote()
             else:
                 self._transport.disconnect(worker.connection)
                 worker.connection = None
-        return reply.result
+        return result
 
     def _failed(self, actor_id: int, error: RayError) -> Failed | None:
         """The failure of an actor; None if its node, which responds, may be about to end like its process."""

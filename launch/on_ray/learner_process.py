@@ -62,23 +62,13 @@ Summary = dict[str, Any]
 Watch = Callable[[Callable[[], Summary | None], Callable[[dict[str, float]], View], Callable[[], None]], Summary]
 
 
-class SentFolder(NamedTuple):
-    """The files of the driver's run folder that a learner on another machine resumes from.
-
-    `mark` is the content of the file `.driver` there.
-    """
-
-    mark: str
-    files: Changes
-
-
 class LearnerStart(NamedTuple):
     """The arguments of a learner's process.
 
     Attributes:
         started: the driver's `time.time()` at the beginning of the start-up.
         death: of the learner before this one in the same run.
-        sent: files for a learner that may be on another machine.
+        sent: see `sent_folder`, for a learner that may be on another machine.
     """
 
     config: RunConfig
@@ -88,7 +78,7 @@ class LearnerStart(NamedTuple):
     resume: bool
     started: float
     death: LearnerDeath | None = None
-    sent: SentFolder | None = None
+    sent: tuple[str, Changes] | None = None
 
 
 class LearnerProcess:
@@ -105,11 +95,11 @@ class LearnerProcess:
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
         config, spec, folder, placement, resume, started, death, sent = start
         if sent is not None:
-            mark = folder / _MARK
-            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == sent.mark
+            mark, (content, files) = folder / _MARK, sent
+            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == content
             if not self._shared:
                 # The driver is on another machine, without a file system in common.
-                apply_changes(folder, sent.files)
+                apply_changes(folder, files)
 
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
@@ -198,11 +188,11 @@ def start_learner(start: LearnerStart) -> Any:
     return remote(LearnerProcess).remote(start)
 
 
-def sent_folder(folder: Path) -> SentFolder:
-    """The files that a learner resumes from, and a new mark in the folder."""
+def sent_folder(folder: Path) -> tuple[str, Changes]:
+    """The content of a new mark in the driver's folder, and the files there that a learner elsewhere resumes from."""
     mark = secrets.token_hex(8)
     (folder / _MARK).write_text(mark, encoding="utf-8")
-    return SentFolder(mark, changes_since(folder, {}, leave_out=_NOT_SENT))
+    return mark, changes_since(folder, {}, leave_out=_NOT_SENT)
 
 
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from launch.output import check_can_be_written
 from launch.settings.files import KINDS, SHORT_NAMES, option_name, read_value, similar
@@ -34,28 +34,21 @@ _MOST_LISTED = 12
 _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
-class Fields(NamedTuple):
-    """The types of a command's arguments, by name: its own options, its operands, and the settings of a run.
+def fields_of(command: type) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The types of a command's own options, of its operands and of the settings of a run, by name.
 
     With a field of the type `Settings` every setting is an option.
     """
-
-    options: dict[str, Any]
-    operands: dict[str, Any]
-    settings: dict[str, Any]
-
-
-def fields_of(command: type) -> Fields:
-    found = Fields({}, {}, {})
+    options, operands, settings = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for name, kind in get_type_hints(command, include_extras=True).items():
         marks = getattr(kind, "__metadata__", ())
         if _OF_RUN in marks:
-            found.settings.update(KINDS)
+            settings = KINDS
         elif _OPERAND in marks:
-            found.operands[name] = kind
+            operands[name] = kind
         else:
-            found.options[name] = kind
-    return found
+            options[name] = kind
+    return options, operands, settings
 
 
 def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command:

@@ -14,7 +14,7 @@ from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
 from launch.on_ray import executor as ray_executor
 from launch.on_ray import node_aggregator
-from launch.on_ray.actor_process import ActorProcess, Reply
+from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.cluster import ClusterSlots
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
@@ -53,7 +53,7 @@ def snapshot(version: int) -> WeightSnapshot:
 
 def end(ray: FakeRay, call: FakeCall, actor_id: int, sequence: int) -> GradientReport:
     reported = report(actor_id, sequence, 1)
-    ray.end(call, Reply(reported, accepted=False))
+    ray.end(call, (reported, False))
     return reported
 
 
@@ -100,7 +100,7 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     for version, now in enumerate((share, share, None, share._replace(number=4)), 1):
         executor.publish(snapshot(version))
         executor.dispatch(0, now)
-        ray.end(ray.calls[-1], Reply(part, accepted=False))
+        ray.end(ray.calls[-1], (part, False))
         assert executor.next_completion() is part
     weights, shares = zip(*((call.arguments[0].version, call.arguments[2]) for call in ray.calls), strict=True)
     assert weights == (7, 2, 3, 7), "afterwards the newest, and again those of another evaluation"
@@ -232,11 +232,11 @@ def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpo
     assert executor.rollouts_under_way(5) == ACTORS - 1
     executor.dispatch(5)
     assert executor.rollouts_under_way(5) == ACTORS + K - 1
-    ray.end(ray.calls[-1], Reply(event, accepted=False))
+    ray.end(ray.calls[-1], (event, False))
     assert executor.next_completion() == event._replace(actor_id=5)
     assert executor.rollouts_under_way(5) == ACTORS + K - 1
     executor.dispatch(5)
-    ray.end(ray.calls[-1], Reply(AggregatedReport(0, np.ones(2, np.float32), ()), accepted=False))
+    ray.end(ray.calls[-1], (AggregatedReport(0, np.ones(2, np.float32), ()), False))
     summed = executor.next_completion()
     assert isinstance(summed, AggregatedReport)
     assert summed.actor_id == 5

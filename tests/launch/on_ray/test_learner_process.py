@@ -303,4 +303,4 @@ def test_a_learner_elsewhere_gets_what_it_resumes_from_and_no_films(tmp_path: Pa
     for name in sent | {"videos/update-10.gif", "events.out.tfevents.1.host"}:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert set(sent_folder(tmp_path).files.files) == sent
+    assert set(sent_folder(tmp_path)[1].files) == sent
