@@ -15,7 +15,7 @@ from rollouts import first_weights, make_actor, run, traces
 
 from actors.actor import Actor
 from actors.device_player import DevicePlayer, _joined_non_finite
-from actors.environments import EnvironmentSpec, atari, environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
 from actors.environments.adapter import NonFinite
 from actors.gradient import gradients_of
 from actors.player import Player
@@ -232,22 +232,6 @@ def test_values_and_log_probabilities_are_those_of_the_sampled_actions(
     if not gpus:
         other = reports_of(replace(config, seed=2), 8)
         assert not np.array_equal(reports[0].gradient, other[0].gradient)
-
-
-def test_each_vector_has_its_environments_and_its_emulator_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, int]] = []
-
-    class Recorded(atari.AtariVectorEnv):
-        def __init__(self, game: str, count: int, *, num_threads: int, **settings: Any) -> None:
-            made.append((count, num_threads))
-            super().__init__(game, count, num_threads=num_threads, **settings)
-
-    monkeypatch.setattr(atari, "AtariVectorEnv", Recorded)
-    config = config_of("gpu")
-    spec = environment_spec(config.environment)
-    made.clear()
-    Actor(config, spec, 0, emulator_threads=3).close()
-    assert made == [(2, 3), (2, 3)]
 
 
 def test_graphs_are_traced_once() -> None:

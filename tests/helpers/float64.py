@@ -25,14 +25,9 @@ class Passed(NamedTuple):
     inputs: list[np.ndarray]
     sums: list[np.ndarray]
 
-    @property
-    def on_edge(self) -> np.ndarray:
-        """True for images, bool [N], with a unit that a last bit may open or close."""
-        return np.any([(np.abs(x) < EDGE).reshape(len(x), -1).any(axis=1) for x in self.sums], axis=0)
-
 
 class Network:
-    """The network at these parameters: kernels [inputs, units], of windows row by row, and biases."""
+    """The network at these parameters, with kernels [inputs, units]."""
 
     def __init__(self, layout: ParameterLayout, parameters: np.ndarray, mean: np.ndarray | None) -> None:
         parts = [part.astype(np.float64) for part in layout.split(parameters)]
@@ -52,9 +47,9 @@ class Network:
 
     def backward(self, passed: Passed, by_logits: np.ndarray, by_values: np.ndarray) -> np.ndarray:
         """The flat gradient [P], from those by the heads' outputs [N, A] and [N]."""
-        heads = (by_logits, by_values[:, None])
-        gradients = [part for by_head in heads for part in by_weights(passed.inputs[-1], by_head)]
-        by_output = sum(by_head @ self.kernels[i].T for i, by_head in zip((-2, -1), heads, strict=True))
+        features, by_values = passed.inputs[-1], by_values[:, None]
+        gradients = [*by_weights(features, by_logits), *by_weights(features, by_values)]
+        by_output = by_logits @ self.kernels[-2].T + by_values @ self.kernels[-1].T
         for i in (2, 1, 0):
             by_sum = by_output.reshape(passed.sums[i].shape) * (passed.sums[i] > 0)
             gradients = [*by_weights(passed.inputs[i], by_sum), *gradients]
@@ -87,7 +82,7 @@ def gradient(config: RunConfig, acting: Network, network: Network, rollout: Roll
     """The gradient [P] of the mean loss over a rollout that `acting` has played, with no frames before it."""
     method, images = config.method, rollout.observations.reshape(-1, *rollout.observations.shape[2:])
     played, passed = acting.forward(images), network.forward(images[: rollout.mask.size])
-    # Targets are of the newest weights only where they are computed anew for each gradient.
+    # A whole rollout has new targets for each gradient.
     whole = config.actor.fresh_gradients and config.actor.minibatches == 1
     values = (network.forward(images) if whole else played).values.reshape(-1, rollout.mask.shape[1])
     live, returns = rollout.mask > 0.5, np.empty(rollout.mask.shape)
@@ -119,8 +114,7 @@ def difference(kind: Any, config: RunConfig, spec: EnvironmentSpec, spread: floa
     Over all minibatches of the second rollout, with weights that differ by `spread` from those that acted. Its rewards,
     ends and masked agent steps are drawn; those with a unit on the edge are masked, too.
     """
-    policy = kind.make_policy(config, spec, 1)
-    random = np.random.default_rng(3)
+    policy, random = kind.make_policy(config, spec, 1), np.random.default_rng(3)
     first = policy.initial_parameters()
     acting = (first + random.normal(0.0, 0.02, first.shape)).astype(np.float32)
     weights = (acting + random.normal(0.0, spread, first.shape)).astype(np.float32)
@@ -131,7 +125,8 @@ def difference(kind: Any, config: RunConfig, spec: EnvironmentSpec, spread: floa
     rollout = player.play().rollout
     observations, shape = np.asarray(rollout.observations), rollout.mask.shape
     networks = [Network(policy.layout, parameters, spec.observation_mean) for parameters in (acting, weights)]
-    on_edge = networks[1].forward(observations[:-1].reshape(-1, *spec.observation_shape)).on_edge
+    passed = networks[1].forward(observations[:-1].reshape(-1, *spec.observation_shape))
+    on_edge = np.any([(np.abs(x) < EDGE).reshape(len(x), -1).any(axis=1) for x in passed.sums], axis=0)
     rollout = rollout._replace(
         rewards=random.integers(-1, 2, shape).astype(np.float32),
         discounts=rollout.discounts * random.integers(0, 2, shape).astype(np.float32),

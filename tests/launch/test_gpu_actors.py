@@ -54,18 +54,18 @@ def spec() -> Any:
 def test_a_run_is_evaluated_and_resumed_on_the_cpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRETENDED_GPUS, "1")
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
-    threads, make = set[int](), AtariVectorEnv.__init__
+    made, make = set[tuple[int, int]](), AtariVectorEnv.__init__
 
-    def recorded(vector: AtariVectorEnv, *arguments: Any, num_threads: int, **settings: Any) -> None:
-        threads.add(num_threads)
-        make(vector, *arguments, num_threads=num_threads, **settings)
+    def recorded(vector: AtariVectorEnv, game: str, count: int, *, num_threads: int, **settings: Any) -> None:
+        made.add((count, num_threads))
+        make(vector, game, count, num_threads=num_threads, **settings)
 
     monkeypatch.setattr(AtariVectorEnv, "__init__", recorded)
     inline = f"{SMALL} --executor inline --actor.epochs 2 --actor.minibatches 2"
     evaluations = "--evaluation.every-frames 800 --evaluation.episodes 2 --environment.max-episode-frames 120"
     assert main(f"train pong {inline} {evaluations} --total-frames 1600 --run-dir run".split()) == 0
-    # Of two actors that share seven cores. An evaluation's, and those of copies that are looked at, have one.
-    assert threads == {1, 2}
+    # Vectors of two actors that share seven cores, and copies that are looked at or evaluated.
+    assert made == {(2, 2), (1, 1)}
     first = account_of(Path("run"))
     assert first["agent_steps_sampled"] >= 400
     assert first["evaluation"]["episodes"] == 2
