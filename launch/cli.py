@@ -89,10 +89,7 @@ def _run(command: str, *rest: str) -> int | None:
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            benches = [name for name in COMMANDS if name.startswith("bench ")]
-            others = dict.fromkeys(name.split()[0] for name in COMMANDS)
-            known = benches if command.startswith("bench ") else others
-            raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
+            raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
         module, _, name = COMMANDS[command].function.partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]

@@ -164,7 +164,7 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
     try:
         while True:
             reason, at_once, numbers = connection.recv()
-            interrupts.numbers.append(numbers)
+            interrupts.numbers.update(numbers)
             if reason is not None:
                 interrupts.request(reason)
                 # `at_once` is a second one.

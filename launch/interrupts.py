@@ -5,18 +5,14 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 
-def take_all(queue: deque[Mapping[str, float]]) -> dict[str, float]:
-    """Empty a queue to which another thread may append. Of two numbers with one name the later one is returned."""
-    taken: dict[str, float] = {}
-    for _ in range(len(queue)):
-        taken |= queue.popleft()
-    return taken
+def take_all(numbers: dict[str, float]) -> dict[str, float]:
+    """Empty a dict that other threads may update, and return its content."""
+    return dict(numbers.popitem() for _ in range(len(numbers)))
 
 
 class StopRequest:
@@ -28,14 +24,14 @@ class StopRequest:
         requested: finish the rollouts under way, save and end.
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
-        numbers: of the caller by name, for the next row of the run. Any thread may append some.
+        numbers: of the caller by name, for the next row of the run. Any thread may update them.
         reason: the origin of the request, for its message; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.requested = self.interrupted = self.at_once = False
         self.reason = ""
-        self.numbers: deque[Mapping[str, float]] = deque()
+        self.numbers: dict[str, float] = {}
 
     def request(self, reason: str) -> None:
         """Set `requested` for `reason`, unless it is set already."""

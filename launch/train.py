@@ -149,9 +149,6 @@ class _Listener:
         if text is not None:
             self(Message(text))
 
-    def prepare(self, text: str) -> None:
-        self(Preparing(text))
-
     def interrupt(self, error: KeyboardInterrupt) -> None:
         """Stop the run at the first KeyboardInterrupt, and raise the second one. Signal handlers count too."""
         if not self.training or self.stop.interrupted:
@@ -196,7 +193,7 @@ def _prepare(
         # Another process may hold the folder: the lock is known at once, and missing files of that process are not
         # reported.
         lock_folder(folder.path).close()
-    listener.prepare("checking the settings and the environment")
+    listener(Preparing("checking the settings and the environment"))
     spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
     for note in spec.notes:
@@ -247,12 +244,12 @@ def _spec_of(run: _Run) -> "EnvironmentSpec":
 
 def _train_inline(run: _Run) -> dict[str, Any]:
     if run.measures_mean:
-        run.listener.prepare(_MEASURING)
+        run.listener(Preparing(_MEASURING))
     run.spec = _spec_of(run)
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
-        run.listener.prepare("importing TensorFlow")
+        run.listener(Preparing("importing TensorFlow"))
         # All of it is on one device: networks, gradients and updates.
         prepare_for("actor", config)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
@@ -260,15 +257,11 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         from launch.run.session import make_session
 
         stop = run.listener.stop
-        threads = max(budget.emulator_threads, 1)
-
-        def executor(first_actor_id: int) -> InlineExecutor:
-            kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-            return kind(config, spec, budget.actors, first_actor_id, emulator_threads=threads)
-
+        kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
+        executor = partial(kind, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1))
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
-        run.listener.prepare("building networks and environments")
+        run.listener(Preparing("building networks and environments"))
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
@@ -315,7 +308,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
     listener = run.listener
     with disconnecting():
         starting = "starting Ray" if run.budget else f"joining the cluster at {run.config.address}"
-        listener.prepare(f"{starting}, {_MEASURING}" if run.measures_mean else starting)
+        listener(Preparing(f"{starting}, {_MEASURING}" if run.measures_mean else starting))
         # Beside Ray's start, which waits for its processes most of the time.
         thread = futures.ThreadPoolExecutor(1)
         spec = thread.submit(_spec_of, run)
@@ -333,7 +326,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():
                 _start(run, budget)
-                listener.prepare("learner and actors: importing TensorFlow")
+                listener(Preparing("learner and actors: importing TensorFlow"))
                 start = LearnerStart(config, run.spec, run.folder.path, placement, run.resume, run.started)
                 summary = run_learners(start, partial(_watch, listener), listener.message, listener.stop)
             if listener.stop.interrupted and not (run.resume or summary["agent_steps_sampled"]):

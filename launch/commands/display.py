@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -36,12 +36,9 @@ _FURTHER = {
 
 
 class Display:
-    """Shows the events of a run. Use as a context. An error in it is reported once, and does not reach the run.
+    """Shows the events of a run, whose settings started from `preset`. Use as a context.
 
-    Args:
-        config: of the run, for the amount of work that is left.
-        console: the output.
-        preset: the preset that its settings started from.
+    An error in it is reported once, and does not reach the run.
     """
 
     def __init__(self, config: RunConfig, console: Console, preset: str = "") -> None:
@@ -214,7 +211,10 @@ def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False
     stages = p.stage_microseconds
     share = 100.0 * p.frames / config.total_frames
     dropped = sum(p.agent_steps_dropped.values())
-    label, left = ("left", duration(None)) if ended else _time_left(p, config)
+    label, remaining = ("left", duration(None)) if ended else _time_left(p, config)
+    cells = [("gradient norm", number(p.gradient_norm, ".3f"))]
+    for name, value in sorted(p.statistics.items()):
+        cells.append((name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f")))
     rows: list[tuple[str, str, str, str]] = [
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
@@ -222,24 +222,15 @@ def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False
         ("return, last 100", mean_return(p.mean_return_100, p.episodes), "episodes", f"{p.episodes:,}"),
         ("policy lag mean/max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", f"{dropped:,}"),
         ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
-        *_statistics_rows(p),
+        *((*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", ""))),
         ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
-        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", left),
+        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", remaining),
     ]
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _statistics_rows(progress: Progress) -> Iterator[tuple[str, str, str, str]]:
-    """The statistics of the method, two to a row."""
-    cells = [("gradient norm", number(progress.gradient_norm, ".3f"))]
-    for name, value in sorted(progress.statistics.items()):
-        cells.append((name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f")))
-    for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", "")):
-        yield *left, *right
 
 
 def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:

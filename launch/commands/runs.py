@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +39,7 @@ _FILE_WIDTH = 200
 _ORDERS: dict[str, Callable[[RunStatus], Any]] = {
     "time": lambda _: 0,
     "name": lambda run: str(run.folder.path),
-    "return": lambda run: -_return(run),
+    "return": lambda run: math.inf if (mean := run.row.get("mean_return_100")) is None else -mean,
 }
 
 
@@ -151,11 +152,6 @@ def run_values(run: RunStatus) -> dict[str, Any]:
     }
 
 
-def _return(run: RunStatus) -> float:
-    found = run.row.get("mean_return_100")
-    return -math.inf if found is None else float(found)
-
-
 def _row(run: RunStatus, folder: Path) -> dict[str, str]:
     row = run.row
     frames = row.get("frames", 0)
@@ -174,9 +170,8 @@ def _row(run: RunStatus, folder: Path) -> dict[str, str]:
 
 def _interrupt(pid: int, folder: Path) -> None:
     try:
-        os.kill(pid, signal.SIGINT)
-    except ProcessLookupError:
-        # It has ended by itself.
-        pass
+        # It may have ended by itself.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
     except PermissionError as error:
         raise setting_error("run", folder, f"runs in process {pid} of another user, who can stop it") from error

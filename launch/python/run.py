@@ -215,7 +215,7 @@ class Training:
 
     def record(self, numbers: Mapping[str, float]) -> None:
         """Add these numbers to the next row of the run, to TensorBoard and W&B, as own/NAME. Returns at once."""
-        self._stop.numbers.append({str(name): float(value) for name, value in numbers.items()})
+        self._stop.numbers.update({str(name): float(value) for name, value in numbers.items()})
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until the run has ended, at most `timeout` seconds. Returns the run, done or stopped.

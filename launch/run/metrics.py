@@ -98,7 +98,7 @@ class Metrics:
     Attributes:
         evaluation_return: of the last evaluation.
         latest: the last view or row, which other threads may read.
-        own: numbers of the caller for the next row, which another thread appends.
+        own: numbers of the caller for the next row, which another thread updates.
         drains: no further rollout is to come, so that the rates hold.
     """
 
@@ -123,7 +123,7 @@ class Metrics:
             Timer(self.write_row, config.log_every_seconds, every_frames),
             Timer(self._update_view, self._view_seconds),
         )
-        self.own: deque[Mapping[str, float]] = deque()
+        self.own: dict[str, float] = {}
         self.drains = False
         self._suspicious_rows = 0
         # Episodes so far, for the names of `--environment.log-info` of which none has given a number.

@@ -228,8 +228,7 @@ class TrainingSession:
 
     def view(self, numbers: Mapping[str, float]) -> View:
         """The present progress, and the events since the last view. `numbers` are the caller's, for the next row."""
-        if numbers:
-            self.metrics.own.append(numbers)
+        self.metrics.own.update(numbers)
         return View(self.metrics.latest, self.messages.take())
 
     def run(self) -> dict[str, Any]:

@@ -267,11 +267,6 @@ def predicted_verdict(
     return True if certain else None
 
 
-class EvaluationRequest(NamedTuple):
-    at: TrainingPoint
-    confirms: bool
-
-
 class Evaluations:
     """Requests regular evaluations and confirmations of the target, one at a time, and compares the results with it.
 
@@ -289,7 +284,8 @@ class Evaluations:
         self.target, self.returns, self._config, self._log = target, returns, config, log
         self._every = config.every_frames
         self._since_frames = 0
-        self._under_way: EvaluationRequest | None = None
+        # The weights of the evaluation under way, and whether it is a confirmation.
+        self._under_way: tuple[TrainingPoint, bool] | None = None
         self.last: dict[str, Any] | None = None
         self.seconds, self.agent_steps = 0.0, 0
 
@@ -322,7 +318,7 @@ class Evaluations:
         policy = CONFIRMING_POLICY if confirms else config.policy
         if not evaluate(policy, config, goes_on if ends_early else None):
             return
-        self._under_way = EvaluationRequest(at, confirms)
+        self._under_way = at, confirms
         if not confirms:
             self._since_frames = at.frames
             return
@@ -356,14 +352,14 @@ class Evaluations:
         if lost.endless:
             self._every = 0
 
-    def _ended(self, now: TrainingPoint, agent_steps: int) -> EvaluationRequest:
-        request, self._under_way = self._under_way, None
-        assert request is not None
-        self.seconds += now.seconds - request.at.seconds
+    def _ended(self, now: TrainingPoint, agent_steps: int) -> tuple[TrainingPoint, bool]:
+        assert self._under_way is not None
+        (at, confirms), self._under_way = self._under_way, None
+        self.seconds += now.seconds - at.seconds
         self.agent_steps += agent_steps
-        if request.confirms:
+        if confirms:
             self.target.delay(agent_steps, now.agent_steps)
-        return request
+        return at, confirms
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. An evaluation under way is not in it: it is lost with its process."""

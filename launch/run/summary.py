@@ -13,8 +13,6 @@ from shared.config import ActorConfig, RunConfig
 if TYPE_CHECKING:
     from learner.learner import Learner
 
-RUNNING, DIED = "running", "died"
-
 
 class RunStatus(NamedTuple):
     """The status of a run: from its summary, `running`, or `died` if its process ended without a summary."""
@@ -37,12 +35,9 @@ def run_status(path: Path) -> RunStatus:
     # The holder is read first: a run that ends in between has written its summary by then.
     holder = holder_of(path)
     row, summary = last_row(folder), read_summary(folder)
-    if holder is not None:
-        status = RUNNING
-    elif summary and summary.get("frames", 0) >= row.get("frames", 0):
-        status = str(summary.get("status", DIED))
-    else:
-        status = DIED
+    status = "died" if holder is None else "running"
+    if holder is None and summary.get("frames", -1) >= row.get("frames", 0):
+        status = str(summary.get("status", status))
     return RunStatus(folder, config, status, holder, row)
 
 

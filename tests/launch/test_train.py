@@ -212,15 +212,20 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from launch import driver
+from launch.interrupts import take_all
 from launch.run.events import Message
 from launch.train import Result
 def train(config, folder, send, *, stop, **_):
+    taken, ends = 0, time.monotonic() + 60.0
     for number in range(5):
         send(Message(str(number)))
+        while not (stop.numbers or stop.requested) and time.monotonic() < ends:
+            time.sleep(0.01)
+        taken += len(take_all(stop.numbers))
     while not stop.requested:
         time.sleep(0.01)
     (folder / "saved").touch()
-    return Result(folder, {"numbers": sum(map(len, stop.numbers))})
+    return Result(folder, {"numbers": taken})
 driver.train = train
 sys.exit(driver.main(sys.argv[1]))
 """
@@ -237,7 +242,7 @@ def test_equal_numbers_in_succession_are_all_sent(tmp_path: Path) -> None:
 
     def on_event(event: Event) -> bool:
         messages.append(event)
-        stop.numbers.append({"score": 1.0})
+        stop.numbers["score"] = 1.0
         return len(messages) < 5
 
     assert train_in_process(quick(), tmp_path, on_event, stop=stop).summary == {"numbers": 5}
