@@ -4,45 +4,37 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, get_type_hints
+from typing import get_type_hints
 
 from launch.interrupts import blocked, terminable
 
-
-class Command(NamedTuple):
-    """The operands of a command, its purpose, and its function as `module:name`, the module within `launch`.
-
-    The words after it are read by the dataclass that annotates the function's one parameter. The function returns the
-    exit code, or None for 0.
-    """
-
-    operand: str
-    help: str
-    function: str
-
-
-COMMANDS: dict[str, Command] = {
-    "train": Command(
-        "[PRESET]", "train an agent, by a preset or an environment's id; pong by default", "commands.train:train_line"
+# The operands of each command, its purpose, and its function as `module:name`, the module within `launch`. The words
+# after it are read by the dataclass that annotates the function's one parameter. The function returns the exit code, or
+# None for 0.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "train": (
+        "[PRESET]",
+        "train an agent, by a preset or an environment's id; pong by default",
+        "commands.train:train_line",
     ),
-    "evaluate": Command("RUN", "play whole episodes by an explicit protocol", "results.evaluate:evaluate"),
-    "record": Command("RUN", "write whole episodes as a video", "film.record:record"),
-    "watch": Command("[RUN]", "watch an agent play in the terminal, zoo:pong by default", "film.watch:watch"),
-    "plot": Command("RUN…", "draw learning curves; several seeds make a median with a band", "results.plot:plot"),
-    "report": Command("RUN…", "write one HTML page: what was run, and what came of it", "results.report:report"),
-    "runs": Command("", "list runs: which are running, how far, what they have reached", "commands.runs:list_runs"),
-    "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "commands.runs:stop"),
-    "export": Command("RUN", "write the network as a Keras model and a SavedModel", "results.export:export"),
-    "bench throughput": Command(
-        "", "agent steps per second, the bound, a prediction for more cores", "bench.throughput:throughput"
+    "evaluate": ("RUN", "play whole episodes by an explicit protocol", "results.evaluate:evaluate"),
+    "record": ("RUN", "write whole episodes as a video", "film.record:record"),
+    "watch": ("[RUN]", "watch an agent play in the terminal, zoo:pong by default", "film.watch:watch"),
+    "plot": ("RUN…", "draw learning curves; several seeds make a median with a band", "results.plot:plot"),
+    "report": ("RUN…", "write one HTML page: what was run, and what came of it", "results.report:report"),
+    "runs": ("", "list runs: which are running, how far, what they have reached", "commands.runs:list_runs"),
+    "stop": ("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "commands.runs:stop"),
+    "export": ("RUN", "write the network as a Keras model and a SavedModel", "results.export:export"),
+    "bench throughput": (
+        "",
+        "agent steps per second, the bound, a prediction for more cores",
+        "bench.throughput:throughput",
     ),
-    "bench scaling": Command(
-        "", "throughput against the number of actors, and what limits it", "bench.scaling:scaling"
-    ),
-    "doctor": Command("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
-    "config": Command("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
-    "presets": Command("", "list the presets", "commands.presets:presets"),
-    "zoo": Command("", "list the agents that ship: zoo:NAME stands where RUN does", "commands.zoo:list_zoo"),
+    "bench scaling": ("", "throughput against the number of actors, and what limits it", "bench.scaling:scaling"),
+    "doctor": ("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
+    "config": ("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
+    "presets": ("", "list the presets", "commands.presets:presets"),
+    "zoo": ("", "list the agents that ship: zoo:NAME stands where RUN does", "commands.zoo:list_zoo"),
 }
 _HELP = ("-h", "--help", "help")
 # EXIT_INTERRUPTED of launch.output, which may not be imported yet.
@@ -90,7 +82,8 @@ def _run(command: str, *rest: str) -> int | None:
 
         if command not in COMMANDS:
             raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
-        module, _, name = COMMANDS[command].function.partition(":")
+        _, _, function_name = COMMANDS[command]
+        module, _, name = function_name.partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
     if not set(HELP).isdisjoint(rest):
@@ -104,7 +97,7 @@ def _run(command: str, *rest: str) -> int | None:
 
 
 def _listed(prefix: str) -> str:
-    found = ((f"{name} {command.operand}", command.help) for name, command in COMMANDS.items())
+    found = ((f"{name} {operands}", purpose) for name, (operands, purpose, _) in COMMANDS.items())
     return "\n".join(f"  {line:<18} {text}" for line, text in found if line.startswith(prefix))
 
 

@@ -256,7 +256,6 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import make_session
 
-        stop = run.listener.stop
         kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
         executor = partial(kind, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1))
         # Not as a context: a program that leaves at once does not wait for the thread.
@@ -273,7 +272,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 raise ConfigurationError(f"--environment.id {error}") from error
             except KeyboardInterrupt:
                 # A constructor that hangs is not waited for.
-                stop.interrupted = True
+                run.listener.stop.interrupted = True
                 raise StoppedBeforeTrainingError from None
             with run.listener.stop.training():
                 _start(run, budget)
@@ -286,11 +285,9 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 return _watch(run.listener, wait, session.view, session.interrupt)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
-        except (ConfigurationError, TrainingFailedError):
-            raise
         except Exception as error:
             own = sections_of_own_classes(config)
-            if not own:
+            if not own or isinstance(error, ConfigurationError | TrainingFailedError):
                 raise
             names = alternatives(f"--{section}.name" for section in sorted(own))
             line = f"{names}: {typed_line(error)}{raised_at(error)}"

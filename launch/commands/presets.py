@@ -49,11 +49,15 @@ def presets(arguments: PresetsArguments) -> None:
     if not console.is_terminal:
         # One line for each preset, for programs that read the list.
         console.width = max(console.width, 240)
-    widths = {
-        "preset": max(map(len, PRESETS)),
-        "environment": max(len(preset.config.environment.id) for preset in PRESETS.values()),
-        "network": max(len(preset.config.network.name) for preset in PRESETS.values()),
+    cells = {
+        name: {
+            "preset": name + _DEFAULT * (name == DEFAULT_PRESET),
+            "environment": preset.config.environment.id,
+            "network": preset.config.network.name,
+        }
+        for name, preset in PRESETS.items()
     }
+    widths = {heading: max(len(row[heading]) for row in cells.values()) for heading in cells[DEFAULT_PRESET]}
     if console.width < _GAP * len(widths) + sum(widths.values()) + max(len(p.description) for p in PRESETS.values()):
         # Beside all columns, descriptions would be a word wide.
         widths = {"preset": widths["preset"]}
@@ -65,12 +69,7 @@ def presets(arguments: PresetsArguments) -> None:
             table.add_column(heading, no_wrap=True, min_width=width)
         table.add_column("description")
         for name, preset in group.items():
-            cells = {
-                "preset": name + _DEFAULT * (name == DEFAULT_PRESET),
-                "environment": preset.config.environment.id,
-                "network": preset.config.network.name,
-            }
             # Extras like [box2d] would be read as markup.
-            table.add_row(*(cells[heading] for heading in widths), escape(preset.description))
+            table.add_row(*(cells[name][heading] for heading in widths), escape(preset.description))
         console.print(table)
     write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})

@@ -86,15 +86,28 @@ def train_in_turn(
     def train(folder: Path, run: ResolvedRun) -> None:
         if interrupts.requested or refused:
             return
-        name = folder.name.replace("-", " ")
+        name, output, shown = folder.name.replace("-", " "), None, console
         print_line(console, f"{name}: {folder}{', goes on' if run.resume else ''}")
-        log = None if side_by_side == 1 else folder.with_name(f"{folder.name}.log")
-        try:
-            code = _train(run, folder, log, console, interrupts)
-        except ConfigurationError as error:
-            # The others have the same settings.
-            refused.append(ConfigurationError(f"{name} could not start: {error}"))
-            return
+        with ExitStack() as stack:
+            if side_by_side > 1:
+                log = folder.with_name(f"{folder.name}.log")
+                output = stack.enter_context(log.open("a" if run.resume else "w", encoding="utf-8"))
+                shown = Console(file=output, width=_LOG_COLUMNS)
+            display = stack.enter_context(Display(run.config, shown, run.preset))
+            try:
+                result = train_in_process(
+                    run.config, folder, display.show, stop=interrupts, output=output, **run.options
+                )
+                code = result_code(result)
+            except ConfigurationError as error:
+                # The others have the same settings.
+                refused.append(ConfigurationError(f"{name} could not start: {error}"))
+                return
+            except TrainingFailedError as error:
+                display.message(f"training failed: {error}")
+                code = EXIT_FAILED
+            except KeyboardInterrupt:
+                code = EXIT_INTERRUPTED
         codes.append(code)
         if side_by_side > 1:
             print_line(console, f"{name}: ended with exit code {code}")
@@ -112,24 +125,6 @@ def train_in_turn(
     if refused:
         raise refused[0]
     return codes
-
-
-def _train(run: ResolvedRun, folder: Path, log: Path | None, console: Console, interrupts: Interrupts) -> int:
-    """Train one run, shown on the console or in a log. Returns its exit code."""
-    with ExitStack() as stack:
-        output = None
-        if log is not None:
-            output = stack.enter_context(log.open("a" if run.resume else "w", encoding="utf-8"))
-            console = Console(file=output, width=_LOG_COLUMNS)
-        display = stack.enter_context(Display(run.config, console, run.preset))
-        try:
-            result = train_in_process(run.config, folder, display.show, stop=interrupts, output=output, **run.options)
-        except TrainingFailedError as error:
-            display.message(f"training failed: {error}")
-            return EXIT_FAILED
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
-        return result_code(result)
 
 
 def result_code(result: Result) -> int:

@@ -354,12 +354,12 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
     """
     from learner.checkpoint import checkpoint_updates, read_checkpoint
 
-    if which == "best" and not folder.best_weights.is_file():
-        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if which not in ("auto", "best") and folder.ships:
-        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
     if which in ("auto", "best") and folder.best_weights.is_file():
         return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+    if which == "best":
+        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
+    if which != "auto" and folder.ships:
+        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
     if not isinstance(which, int):
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"

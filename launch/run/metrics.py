@@ -128,10 +128,6 @@ class Metrics:
         self._suspicious_rows = 0
         # Episodes so far, for the names of `--environment.log-info` of which none has given a number.
         self._without_number = dict.fromkeys(config.environment.log_info, 0)
-        self.start()
-
-    def start(self) -> None:
-        """Start the first interval and the rates."""
         # Seconds at the last rollout, and at the last row that was a view.
         self._last_rollout = self._shown_seconds = self._now()[0]
         # Seconds, frames, agent steps and updates: at the last rollout of an earlier interval, and of a span before it.

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from launch.output import quoted
+from launch.output import quoted, replacement
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, object_of, read_object
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
@@ -97,10 +97,9 @@ def apply_changes(folder: Path, changes: Changes) -> None:
                 file.write(content)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(content)
         # Readers see the old file or the new one, never a part.
-        part.replace(path)
+        with replacement(path) as part:
+            part.write_bytes(content)
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         if name.startswith("checkpoints/") and name not in changes.stamps:
@@ -345,13 +344,10 @@ class BestWeights:
             measured_by, best = self._best
             if mean <= best and measure in (measured_by, TRAINING):
                 return
-        part = self._file.with_suffix(".part.npz")
         try:
-            np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
-            part.replace(self._file)
+            with replacement(self._file) as part:
+                np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
             # After the file: weights that could not be written are not the best ones.
             self._best = measure, mean
         except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
             self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")

@@ -260,7 +260,6 @@ class TrainingSession:
         return summary
 
     def _loop(self) -> None:
-        self.metrics.start()
         every = self.config.checkpoint
         timers = (Timer(self._save, every.every_seconds, every.every_frames), *self.metrics.timers)
         for timer in timers:
