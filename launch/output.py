@@ -177,11 +177,6 @@ def plain_table(
     return table
 
 
-def short(value: object) -> str:
-    """A setting's value for a table or a line."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def quoted(path: Path | str) -> str:
     """A path as it is typed in a shell, in messages that contain commands."""
     text = str(path)
@@ -265,13 +260,8 @@ def finite(values: Any) -> Any:
 
 def drop_half_line(file: Path) -> None:
     """Truncate a file of JSON lines after its last whole line. A killed process may have left part of one."""
-    if not file.is_file():
-        return
-    content = file.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with file.open("r+b") as cut:
-            cut.truncate(whole)
+    if file.is_file():
+        os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
 
 
 def make_folder(folder: Path, setting: str) -> None:

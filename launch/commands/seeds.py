@@ -232,17 +232,14 @@ def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles, each None where it is not finite."""
-    names = {"median": 0.5, "lower_quartile": 0.25, "upper_quartile": 0.75}
-    found = {name: _quantile(sorted(values), share) for name, share in names.items()}
+    """Median and quartiles, linear between neighbours, each None where it is not finite."""
+    ordered, found = sorted(values), dict[str, float]()
+    for name, share in (("median", 0.5), ("lower_quartile", 0.25), ("upper_quartile", 0.75)):
+        # NumPy's would be NaN beside an infinity.
+        index, weight = divmod(share * (len(ordered) - 1), 1.0)
+        low = ordered[int(index)]
+        found[name] = low if weight == 0.0 else (1.0 - weight) * low + weight * ordered[int(index) + 1]
     return finite(found | {"seeds": sum(map(math.isfinite, values))})
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """Linear between neighbours. NumPy's would be NaN beside an infinity."""
-    index, weight = divmod(share * (len(values) - 1), 1.0)
-    low = values[int(index)]
-    return low if weight == 0.0 else (1.0 - weight) * low + weight * values[int(index) + 1]
 
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:

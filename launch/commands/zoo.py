@@ -1,6 +1,5 @@
 """`tributary zoo`: the list of agents that ship. docs/zoo.py adds one."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +9,7 @@ from rich.console import Console
 from launch import zoo
 from launch.output import plain_table, write_json
 from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
-from launch.run.folder import RunFolder, agent_steps_learned
+from launch.run.folder import RunFolder, agent_steps_learned, read_object
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,15 @@ def list_zoo(arguments: ZooArguments) -> None:
 
 def described_agents() -> dict[str, dict[str, Any]]:
     """Environment, agent steps and evaluations of each agent, by its zoo:NAME."""
-    return {name: _described(RunFolder(zoo.agent_folder(name))) for name in zoo.agents()}
-
-
-def _described(folder: RunFolder) -> dict[str, Any]:
-    files = (folder.path / f"evaluation-{protocol}.json" for protocol in get_args(ProtocolName))
-    return {
-        "environment": folder.read_settings("run").environment.id,
-        "agent_steps": agent_steps_learned(folder),
-        "weights_bytes": folder.best_weights.stat().st_size,
-        "trained_by": json.loads(folder.manifest.read_text(encoding="utf-8"))["command"],
-        "evaluations": [
-            without_episodes(json.loads(file.read_text(encoding="utf-8"))) for file in files if file.is_file()
-        ],
-    }
+    found = {}
+    for name in zoo.agents():
+        folder = RunFolder(zoo.agent_folder(name))
+        played = [read_object(folder.path / f"evaluation-{protocol}.json") for protocol in get_args(ProtocolName)]
+        found[name] = {
+            "environment": folder.read_settings("run").environment.id,
+            "agent_steps": agent_steps_learned(folder),
+            "weights_bytes": folder.best_weights.stat().st_size,
+            "trained_by": read_object(folder.manifest)["command"],
+            "evaluations": [without_episodes(evaluation) for evaluation in played if evaluation],
+        }
+    return found

@@ -287,29 +287,27 @@ def lock_folder(folder: Path) -> IO[bytes]:
         file = path.open("a+b", buffering=0)
     except OSError as error:
         raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
+    locked = False
     try:
         _lock(file)
-    except OSError as error:
-        file.close()
-        problem = (
-            f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with locks "
-            f"(for Lustre: mounted with flock)"
-        )
-        if isinstance(error, BlockingIOError):
-            problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        elif new:
-            # An older one may be locked by a process on another machine, while the lock server does not respond here.
-            path.unlink(missing_ok=True)
-        raise ConfigurationError(f"folder {folder} {problem}") from error
-    try:
+        locked = True
         file.truncate(0)
         file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
     except OSError as error:
-        # On a full disk. Another process that has opened the file cannot write to it, either.
-        if new:
+        problem = f"cannot be written to: {error.strerror}"
+        if isinstance(error, BlockingIOError):
+            problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
+        elif not locked:
+            problem = (
+                f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with "
+                f"locks (for Lustre: mounted with flock)"
+            )
+        if new and not isinstance(error, BlockingIOError):
+            # An older one may be locked by a process on another machine, while the lock server does not respond here.
+            # On a full disk, another process that has opened the new one cannot write to it, either.
             path.unlink(missing_ok=True)
         file.close()
-        raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
+        raise ConfigurationError(f"folder {folder} {problem}") from error
     return file
 
 
