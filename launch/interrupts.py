@@ -115,10 +115,6 @@ def blocked(kind: signal.Signals) -> Iterator[None]:
 _REPEATED_SECONDS = 1.0
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM, to which commands that handle Ctrl-C respond in the same way."""
-
-
 @contextmanager
 def terminable() -> Iterator[None]:
     """Within this context SIGTERM raises KeyboardInterrupt in the main thread: a command keeps what it keeps at Ctrl-C.
@@ -136,7 +132,7 @@ def terminable() -> Iterator[None]:
         nonlocal first
         if first is None:
             first = time.monotonic()
-            raise TerminatedError
+            raise KeyboardInterrupt
         if time.monotonic() - first > _REPEATED_SECONDS:
             signal.signal(kind, signal.SIG_DFL)
             os.kill(os.getpid(), kind)
@@ -144,8 +140,9 @@ def terminable() -> Iterator[None]:
     signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except TerminatedError:
-        print("stopped by SIGTERM", file=sys.stderr)
+    except KeyboardInterrupt:
+        if first is not None:
+            print("stopped by SIGTERM", file=sys.stderr)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -308,7 +308,7 @@ def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str
 def provenance() -> dict[str, Any]:
     """Command, time, revision of the project, versions and hardware: part of every file that a command writes."""
     return {
-        "command": command_line(),
+        "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": revision(),
         "versions": versions(),
@@ -338,11 +338,6 @@ def _without_folders(word: str) -> str:
     return option + equals + str(path.relative_to(here) if path.is_relative_to(here) else path.name)
 
 
-def command_line() -> str:
-    """The command of this process, quoted for a shell."""
-    return shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]])
-
-
 @cache
 def revision() -> str:
     """The project's commit, with -dirty where files differ from it; outside of a git checkout the `source_digest`."""
@@ -366,14 +361,11 @@ def source_digest() -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the packages that affect the numbers; None for one that is not installed."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(_PACKAGES)}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def hardware() -> dict[str, Any]:

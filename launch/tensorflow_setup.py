@@ -112,7 +112,7 @@ def set_tensorflow_variables(network: NetworkConfig | None = None) -> None:
     ARM, where it was not measured, TensorFlow has its default.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    if "tensorflow" not in sys.modules and _on_x86() and _users_onednn() is None:
+    if "tensorflow" not in sys.modules and platform.machine() == "x86_64" and _users_onednn() is None:
         os.environ[_ONEDNN] = os.environ[_CHOSEN] = _onednn_for(network)
 
 
@@ -150,10 +150,6 @@ def _onednn_for(network: NetworkConfig | None) -> str:
     return "0" if network is not None and network.name == "mlp" else "1"
 
 
-def _on_x86() -> bool:
-    return platform.machine() == "x86_64"
-
-
 def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = True) -> str:
     """The library of TensorFlow's convolutions and matrix products, with the vector instructions of this CPU.
 
@@ -161,7 +157,7 @@ def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = Tru
         network: as for `prepare_tensorflow`.
         in_this_process: the computation is done here, not in processes that import TensorFlow themselves.
     """
-    if not _on_x86():
+    if platform.machine() != "x86_64":
         return "TensorFlow's default kernels"
     lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     flags = set(next((line.split() for line in lines if line.startswith("flags")), []))

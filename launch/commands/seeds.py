@@ -168,12 +168,11 @@ def train_seeds(
         with lock_folder(folder) if resume else home.make():
             before = file.read_bytes() if resume else b""
             try:
-                runs = {
-                    folder / f"seed-{seed}": run._replace(config=replace(config, seed=seed), resume=None)
-                    for seed in seeds
-                }
-                found = {path: left_to_do(run, RunFolder(path), settings) for path, run in runs.items()}
-                left = {path: run for path, run in found.items() if run is not None}
+                left = {}
+                for path, seed in ((folder / f"seed-{seed}", seed) for seed in seeds):
+                    new = run._replace(config=replace(config, seed=seed), resume=None)
+                    if (one := left_to_do(new, RunFolder(path), settings)) is not None:
+                        left[path] = one
                 if resume:
                     print_line(console, f"{len(seeds) - len(left)} of {len(seeds)} seeds are done")
                 # A resume may come from another working folder.

@@ -193,11 +193,6 @@ class ReturnTarget:
             self.first = self.first or evaluated
             self.confirmed = evaluated
 
-    def delay(self, agent_steps: int, trained: int) -> None:
-        """Delay the next confirmation after one of `agent_steps`, which ended after `trained` ones of training."""
-        self.confirming_agent_steps += agent_steps
-        self.not_before_agent_steps = trained + agent_steps / 2
-
     def _is_reached_by(self, mean: float | None) -> bool:
         # Without the test a NaN would not be below the target, and an infinity above it.
         return mean is not None and math.isfinite(mean) and mean >= self.mean_return
@@ -358,7 +353,8 @@ class Evaluations:
         self.seconds += now.seconds - at.seconds
         self.agent_steps += agent_steps
         if confirms:
-            self.target.delay(agent_steps, now.agent_steps)
+            self.target.confirming_agent_steps += agent_steps
+            self.target.not_before_agent_steps = now.agent_steps + agent_steps / 2
         return at, confirms
 
     def state(self) -> dict[str, Any]:
