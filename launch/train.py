@@ -151,7 +151,7 @@ class _Listener:
 
     def interrupt(self, error: KeyboardInterrupt) -> None:
         """Stop the run at the first KeyboardInterrupt, and raise the second one. Signal handlers count too."""
-        if not self.training or self.stop.interrupted:
+        if not self.training or self.stop.interrupted or isinstance(error, StoppedBeforeTrainingError):
             raise error
         self.error = self.error or error
         self.stop.requested = self.stop.interrupted = True
@@ -394,8 +394,6 @@ def _watch(
                 reason, finishing = listener.stop.reason, "finishing the gradients under way and saving"
                 how = f"stopped by {reason}: {finishing}" if reason else f"{finishing}; Ctrl-C again leaves at once"
                 listener.message(how)
-        except StoppedBeforeTrainingError:
-            raise
         except KeyboardInterrupt as error:
             listener.interrupt(error)
 

@@ -80,7 +80,7 @@ class Display:
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
-                if self._shown is not None:
+                if self._live is not None and self._shown is not None:
                     self._table = progress_table(self._shown, self._config, ended=True)
                 self.__exit__()
                 folder = Path(event.folder)

@@ -86,7 +86,7 @@ def list_runs(arguments: RunsArguments) -> None:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
     found.sort(key=_ORDERS[arguments.sort])
-    shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
+    shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.holder]
     if shown:
         console.print(runs_table(shown, folder, console), highlight=False)
     if len(found) > len(shown):
@@ -134,7 +134,7 @@ def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
     left, spare = ("run", "environment", "status"), ("environment", "h:mm:ss", "evaluation")
     table = plain_table(rows, console.width, left=left, spare=spare)
     for run, shown in zip(runs, table.rows, strict=True):
-        shown.style = "bold" if run.running else None
+        shown.style = "bold" if run.holder else None
     return table
 
 

@@ -32,7 +32,7 @@ from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, quoted, write_json
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
-from launch.run.lookup import RunPath, run_name, trust_option
+from launch.run.lookup import RunPath, trust_option
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError
 
@@ -70,7 +70,7 @@ class WatchArguments(PlayArguments):
 
 
 def watch(arguments: WatchArguments) -> int:
-    folder, agent = RunFolder(arguments.run), run_name(arguments.run)
+    folder, agent = RunFolder(arguments.run), zoo.agent_name(arguments.run) or str(arguments.run)
     config = folder.read_settings("run")
     environment_id = config.environment.id
     record = f"tributary record {quoted(agent)}{trust_option(config)}"

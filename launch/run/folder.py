@@ -192,8 +192,7 @@ def is_resumable(folder: Path) -> bool:
 
 def trust_environment(environment: EnvironmentConfig) -> None:
     """From now on, `check_imports` accepts these settings in this process."""
-    if environment not in _written_here:
-        _written_here.append(environment)
+    _written_here.append(environment)
 
 
 @contextmanager

@@ -100,11 +100,6 @@ def _fetched(url: str) -> Path:
     return folder
 
 
-def run_name(path: Path) -> str:
-    """The name of a run's folder on the command line."""
-    return zoo.agent_name(path) or str(path)
-
-
 def trust_option(config: RunConfig) -> str:
     """The end of a suggested command that plays a run: the option to run the user's own modules, if it has any."""
     return " --trust-imports" if config.environment.modules else ""

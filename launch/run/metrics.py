@@ -320,6 +320,7 @@ class Messages:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._waiting: deque[SessionEvent] = deque()
+        self.emit = self._waiting.append
 
     def log(self, message: str) -> None:
         self.emit(Message(message))
@@ -330,9 +331,6 @@ class Messages:
         # On a full disk it is queued only.
         with suppress(OSError), open(self._file, "a", encoding="utf-8", errors="replace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-
-    def emit(self, event: SessionEvent) -> None:
-        self._waiting.append(event)
 
     def take(self) -> list[SessionEvent]:
         """The events since the last call."""

@@ -97,7 +97,6 @@ def make_session(
     """Open the files of a run, restore its checkpoint, and start its actors.
 
     Args:
-        config: resolved settings.
         spec: of the environment, with the mean observation.
         folder: of the run. It exists, and its lock is held.
         make_executor: starts the actors. Its argument is the first free actor id.
@@ -394,7 +393,7 @@ class TrainingSession:
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
-        if not self.evaluations.regular:
+        if not self.evaluations.every_frames:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             parameters = learner.snapshot().parameters
             self.best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)

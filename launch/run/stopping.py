@@ -268,6 +268,7 @@ class Evaluations:
     When an evaluation is lost, the next regular one comes at its usual time, and a confirmation counts as a failed one.
 
     Attributes:
+        every_frames: frames between regular evaluations; 0 if none is to come.
         last: the entry of the last evaluation, for the summary.
         seconds: of training, during which evaluations were under way.
         agent_steps: agent steps of evaluations. None of them is in a count of training.
@@ -277,17 +278,12 @@ class Evaluations:
         self, config: EvaluationConfig, target: ReturnTarget, returns: TrainingReturns, log: Callable[[str], None]
     ) -> None:
         self.target, self.returns, self._config, self._log = target, returns, config, log
-        self._every = config.every_frames
+        self.every_frames = config.every_frames
         self._since_frames = 0
         # The weights of the evaluation under way, and whether it is a confirmation.
         self._under_way: tuple[TrainingPoint, bool] | None = None
         self.last: dict[str, Any] | None = None
         self.seconds, self.agent_steps = 0.0, 0
-
-    @property
-    def regular(self) -> bool:
-        """True if regular evaluations are still to come."""
-        return bool(self._every)
 
     def request_if_due(
         self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool]
@@ -300,7 +296,7 @@ class Evaluations:
         if self._under_way is not None or target.confirmed is not None:
             return
         confirms = target.crosses(at, representative=self.returns.is_representative)
-        due = self.regular and at.frames - self._since_frames >= self._every
+        due = 0 < self.every_frames <= at.frames - self._since_frames
         if not (confirms or due):
             return
 
@@ -342,10 +338,10 @@ class Evaluations:
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
         at, _ = self._ended(now, lost.agent_steps)
-        more = "; no other regular one is played" if lost.endless and self.regular else ""
+        more = "; no other regular one is played" if lost.endless and self.every_frames else ""
         self._log(f"the evaluation of update {at.update} is given up: {lost.reason}{more}")
         if lost.endless:
-            self._every = 0
+            self.every_frames = 0
 
     def _ended(self, now: TrainingPoint, agent_steps: int) -> tuple[TrainingPoint, bool]:
         assert self._under_way is not None

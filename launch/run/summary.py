@@ -23,10 +23,6 @@ class RunStatus(NamedTuple):
     holder: Holder | None
     row: dict[str, Any]
 
-    @property
-    def running(self) -> bool:
-        return self.holder is not None
-
 
 def run_status(path: Path) -> RunStatus:
     """The status of the run in a folder; a ConfigurationError if the folder is not a run's."""

@@ -101,10 +101,10 @@ def write_run(folder: Path, frames: list[int], *, summary: int | None = None) ->
 def test_a_run_is_held_or_has_ended(frames: list[int], summary: int | None, status: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", frames, summary=summary)
     run = run_status(folder)
-    assert (run.status, run.running, run.row.get("frames")) == (status, False, frames[-1] if frames else None)
+    assert (run.status, run.holder, run.row.get("frames")) == (status, None, frames[-1] if frames else None)
     with lock_folder(folder):
         run = run_status(folder)
-        assert (run.status, run.running, run.holder.pid) == ("running", True, os.getpid())
+        assert (run.status, run.holder.pid) == ("running", os.getpid())
 
 
 def started(folder: Path, at: int) -> Path:
