@@ -27,7 +27,7 @@ from launch.commands.zoo import described_agents
 from launch.output import exit_code, replace_folder, revision, to_json, write_json
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, mean_and_error, score
-from launch.run.folder import RunFolder, WeightsName, read_summary, write_weights
+from launch.run.folder import RunFolder, WeightsName, read_object, write_weights
 from launch.run.lookup import run_path
 from launch.settings.files import for_another_run
 from shared.errors import ConfigurationError
@@ -95,7 +95,7 @@ def pack(
         agent.write_config(config)
         if spec.observation_mean is not None:
             np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
-        write_json(agent.summary, _scrubbed(read_summary(run)))
+        write_json(agent.summary, _scrubbed(read_object(run.summary)))
         agent.metrics.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
         means: dict[str, float] = {}

@@ -19,7 +19,7 @@ from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_col
 from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
-from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
+from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_object, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, claim_storage, weights_to_start_from
 from launch.run.summary import reached_limit
@@ -218,7 +218,7 @@ def _prepare(
     if resume:
         spec = folder.with_observation_mean(config, spec)
         check_checkpoint(config, spec, folder)
-        summary = read_summary(folder)
+        summary = read_object(folder.summary)
         reached = reached_limit(config, summary)
         if reached is not None:
             listener.message(reached)

@@ -13,7 +13,6 @@ from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand
 
-_DEFAULT = " (default)"
 # Spaces between columns.
 _GAP = 2
 
@@ -51,7 +50,7 @@ def presets(arguments: PresetsArguments) -> None:
         console.width = max(console.width, 240)
     cells = {
         name: {
-            "preset": name + _DEFAULT * (name == DEFAULT_PRESET),
+            "preset": name + " (default)" * (name == DEFAULT_PRESET),
             "environment": preset.config.environment.id,
             "network": preset.config.network.name,
         }

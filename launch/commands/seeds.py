@@ -37,7 +37,6 @@ from launch.run.folder import (
     imports_permitted,
     lock_folder,
     read_object,
-    read_summary,
 )
 from launch.run.summary import reached_limit
 from launch.settings.files import set_of_one_run
@@ -62,7 +61,7 @@ def left_to_do(run: ResolvedRun, folder: RunFolder, settings: Mapping[str, Any])
     with lock_folder(folder.path):
         with imports_permitted(*run.config.environment.modules):
             own = changed_by_hand(folder.read_config(), settings)
-        if reached_limit(own, read_summary(folder)) is not None:
+        if reached_limit(own, read_object(folder.summary)) is not None:
             return None
         if folder.has_checkpoint:
             return run._replace(config=own, resume=folder.path)

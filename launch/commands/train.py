@@ -13,7 +13,7 @@ from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder, read_summary
+from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
 from launch.settings.resolve import PresetArguments, ResolvedRun, resolve_request
 from launch.train import train
@@ -96,7 +96,7 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
         except TrainingFailedError as error:
             print_line(console, f"training failed: {error}")
             print_line(console, f"run folder:   {folder.absolute()}")
-            summary = read_summary(RunFolder(folder))
+            summary = read_object(RunFolder(folder).summary)
             # One of another status is of an earlier session: nothing was left to write this one's.
             if summary.get("status") == "failed":
                 write_json(arguments.json, summary)

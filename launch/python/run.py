@@ -19,7 +19,7 @@ from launch.interrupts import StopRequest
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
-from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_summary
+from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.settings.files import named, read_value
 from launch.settings.resolve import ResolvedRun, on_the_same_cluster, resolve_request, train_request
@@ -87,7 +87,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """Its result, as summary.json has it; empty before the run has ended."""
-        return read_summary(self._folder)
+        return read_object(self._folder.summary)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl in the order of their frames, for `pandas.DataFrame` for example."""

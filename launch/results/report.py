@@ -39,7 +39,7 @@ from launch.results.curves import (
 )
 from launch.results.evaluate import mean_and_error, protocol_line, published_lines, published_scores, without_episodes
 from launch.results.plot import default_output, find_runs, lags_svg, panels_svg, read_each, stages_svg
-from launch.run.folder import read_object, read_summary
+from launch.run.folder import read_object
 from launch.run.lookup import RunPath
 from launch.run.metrics import lag_summary
 from launch.run.summary import run_status
@@ -120,7 +120,7 @@ class RunReport:
 
     def figures(self) -> dict[str, Any]:
         """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
-        last, summary, spent = self.rows[-1], read_summary(self.folder), time_spent([self.rows])
+        last, summary, spent = self.rows[-1], read_object(self.folder.summary), time_spent([self.rows])
         total = summary if summary.get("frames", 0) >= last["frames"] else {}
         agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
         seconds = total.get("wall_seconds", last["elapsed_seconds"])

@@ -131,7 +131,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove the folder and the parents that `make` made, unless agent steps were sampled."""
-        if read_summary(self).get("agent_steps_sampled"):
+        if read_object(self.summary).get("agent_steps_sampled"):
             return
         # `make` refused a folder with entries: all of them belong to this run.
         for entry in self.path.iterdir():
@@ -451,11 +451,6 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
     return next((row for row in map(object_of, reversed(lines)) if row), {})
 
 
-def read_summary(folder: RunFolder) -> dict[str, Any]:
-    """The content of summary.json; empty if it cannot be read."""
-    return read_object(folder.summary)
-
-
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError):
@@ -474,6 +469,6 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 def agent_steps_learned(folder: RunFolder) -> int:
     """Agent steps of the run, and of the runs whose weights it started from."""
-    own = max(read_summary(folder).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
+    own = max(read_object(folder.summary).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
     before = read_object(folder.manifest).get("started_from", {})
     return int(own + before.get("agent_steps", 0))

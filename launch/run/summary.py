@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.output import finite
-from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_summary
+from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_object
 from launch.run.metrics import lag_summary
 from launch.run.stopping import Evaluations, Status
 from shared.config import ActorConfig, RunConfig
@@ -30,7 +30,7 @@ def run_status(path: Path) -> RunStatus:
     config = folder.read_settings("run")
     # The holder is read first: a run that ends in between has written its summary by then.
     holder = holder_of(path)
-    row, summary = last_row(folder), read_summary(folder)
+    row, summary = last_row(folder), read_object(folder.summary)
     status = "died" if holder is None else "running"
     if holder is None and summary.get("frames", -1) >= row.get("frames", 0):
         status = str(summary.get("status", status))

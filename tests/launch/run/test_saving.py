@@ -18,7 +18,7 @@ from sessions import quick, session
 from launch.cli import main
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Row, Saved
-from launch.run.folder import RunFolder, read_summary
+from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
 from launch.run.saving import (
     BestWeights,
@@ -138,14 +138,14 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path)
     copy, run = RunFolder(working_folder / "remote" / "run"), RunFolder(working_folder / "local")
     options = f"{SMALL} --evaluation.every-frames 0 --storage file://{copy.path} --run-dir {run.path}"
     assert main(f"train cartpole --total-frames 1000 {options}".split()) == 0
-    before = read_summary(run)
+    before = read_object(run.summary)
     shutil.rmtree(run.path)
     assert main(f"train --resume file://{copy.path} {SMALL} --total-frames 5000".split()) == 0
     (resumed,) = (working_folder / "runs").iterdir()
-    after = read_summary(RunFolder(resumed))
+    after = read_object(RunFolder(resumed).summary)
     assert before["frames"] < after["frames"]
     assert before["updates"] < after["updates"]
-    assert read_summary(copy) == after
+    assert read_object(copy.summary) == after
 
 
 def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
