@@ -30,15 +30,7 @@ from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
 from launch.run.saving import TRAINING, BestWeights, RemoteCopy
-from launch.run.stopping import (
-    Evaluations,
-    RecentReturn,
-    ReturnTarget,
-    Status,
-    TrainingPoint,
-    TrainingReturns,
-    reason_to_stop,
-)
+from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, TrainingReturns, reason_to_stop
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
 from learner.checkpoint import CheckpointError, Checkpoints
@@ -199,7 +191,6 @@ class TrainingSession:
         self.log, self.coordinator = self.messages.log, self.clock.coordinator
         self._status: Status = "running"
         self._interrupted = False
-        self._recent_return = RecentReturn()
         self._dropped_reports: Counter[str] = Counter()
         # Subjects of `_log_once`. A resumed run may have logged this one before.
         self._logged = {"non-finite return"} if self.learner.account.non_finite_returns else set[str]()
@@ -218,7 +209,7 @@ class TrainingSession:
             account.frames,
             self.clock.elapsed_seconds,
             account.mean_return,
-            recent_return=self._recent_return.value,
+            recent_return=self.evaluations.returns.recent.value,
         )
 
     def interrupt(self) -> None:
@@ -340,7 +331,7 @@ class TrainingSession:
         self.metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self.evaluations.returns.add(report.actor_id, report.episodes)
-            self._recent_return.add(report)
+            self.evaluations.returns.recent.add(report)
             if self.learner.account.non_finite_returns:
                 self._log_once(
                     "non-finite return",

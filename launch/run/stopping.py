@@ -33,12 +33,14 @@ class TrainingReturns:
         is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
         untrained: the first mean, close to untrained play. None before. Only this is in a checkpoint, since after a
             resume all environments are in their first episodes again.
+        recent: the estimate by the latest rewards.
     """
 
     def __init__(self, environments: int) -> None:
         """`environments`: of each actor."""
         self.is_representative = False
         self.untrained: float | None = None
+        self.recent = RecentReturn()
         # The episodes of each environment among the last 100, one at least.
         self._environments, self._episodes_each = environments, 1
         # The last returns of each environment, by actor, in the order of the actors' last reports; and the smallest
