@@ -125,10 +125,12 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
 
 
 def _receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            messages.put(connection.recv())
-    messages.put(None)
+    try:
+        with suppress(EOFError, OSError):
+            while True:
+                messages.put(connection.recv())
+    finally:
+        messages.put(None)
 
 
 def main(descriptor: str) -> int:
