@@ -15,6 +15,7 @@ from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, place_here
+from launch.output import unfinished
 from launch.run.events import Progress, View
 from launch.run.saving import Changes, Stamp
 from shared.config import RunConfig
@@ -282,10 +283,11 @@ def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
 def test_a_copy_that_cannot_be_written_is_whole_later(tmp_path: Path) -> None:
     process, said = FakeLearner(files={"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
     learner = RemoteLearner(process, tmp_path, said.append)
-    (tmp_path / "metrics.jsonl.part").mkdir()
+    part = unfinished(tmp_path / "metrics.jsonl")
+    part.mkdir()
     for _ in range(2):
         assert learner.wait() is None
-    (tmp_path / "metrics.jsonl.part").rmdir()
+    part.rmdir()
     assert learner.wait() is None
     assert len(said) == 2, "that it fails, and that it is up to date again"
     assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"
