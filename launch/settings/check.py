@@ -130,27 +130,20 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
     # Numbers beside images have an mlp of their own.
     mlp = config.network.name == "mlp" or (spec.parts is not None and bool(spec.parts.numbers))
     images = "; images have --network.centre-observations" if spec.images else ""
-    yield (
-        "network.observation_scaling", scaling != "none" and not mlp,
-        f"is for mlp, and {config.network.name} is none{images}",
-    )  # fmt: skip
+    problem = f"is for mlp, and {config.network.name} is none{images}"
+    yield "network.observation_scaling", scaling != "none" and not mlp, problem
     unbounded = _unbounded(spec) if scaling == "bounds" else []
-    yield (
-        "network.observation_scaling", bool(unbounded),
-        f"{name} has no finite bounds in observation {unbounded}; use running",
-    )  # fmt: skip
+    problem = f"{name} has no finite bounds in observation {unbounded}; use running"
+    yield "network.observation_scaling", bool(unbounded), problem
     sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
-    yield (
-        "environment.screen_size", any(min(shape[:2]) < network.least_side for shape in spec.image_shapes),
-        f"must be at least {network.least_side} for {config.network.name}, and its images are {sizes}",
-    )  # fmt: skip
+    small = any(min(shape[:2]) < network.least_side for shape in spec.image_shapes)
+    problem = f"must be at least {network.least_side} for {config.network.name}, and its images are {sizes}"
+    yield "environment.screen_size", small, problem
     steps = (config.actor.total_environments or config.actor.environments) * (config.actor.unroll_length + 1)
     size = steps * math.prod(spec.row_shape) * np.dtype(spec.observation_dtype).itemsize
     way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
-    yield (
-        "environment.id", size > _MOST_ROLLOUT_BYTES,
-        f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}",
-    )  # fmt: skip
+    problem = f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}"
+    yield "environment.id", size > _MOST_ROLLOUT_BYTES, problem
 
 
 def _unbounded(spec: "EnvironmentSpec") -> list[int]:
@@ -198,23 +191,13 @@ def on_device(
 
 
 def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
-    actor, on_gpu = config.actor, "with --actor.device gpu"
-    stays = resume or actor.total_environments is None
-    yield (
-        "network.recurrent", config.network.recurrent != "none", f"has a memory, which is not carried {on_gpu}",
-    )  # fmt: skip
-    yield (
-        "method.name", config.method.name == "sarsa",
-        f"bootstraps from an action of the next rollout, which is not carried {on_gpu}",
-    )  # fmt: skip
-    yield (
-        "exploration.noise", config.exploration.noise == "state_dependent",
-        f"is kept for the environments of one vector, which is not carried {on_gpu}",
-    )  # fmt: skip
-    yield (
-        "actor.environments", stays and actor.environments % VECTORS > 0,
-        f"must be even {on_gpu}, whose actors play two vectors in turn",
-    )  # fmt: skip
+    actor, not_carried = config.actor, "which is not carried with --actor.device gpu"
+    yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {not_carried}"
+    sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
+    yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {not_carried}"
+    yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {not_carried}"
+    odd = (resume or actor.total_environments is None) and actor.environments % VECTORS > 0
+    yield "actor.environments", odd, "must be even with --actor.device gpu, whose actors play two vectors in turn"
 
 
 def _observations(spec: "EnvironmentSpec") -> str:
