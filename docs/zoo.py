@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def pack(
     config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
     spec = run.with_observation_mean(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(run, config, spec, weights)
-    rows = _thinned(read_rows(run))
+    rows = read_rows(run)
     # On the file system of `into`, for the rename at the end.
     with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
         agent = RunFolder(Path(parent) / name)
@@ -96,7 +95,10 @@ def pack(
         if spec.observation_mean is not None:
             np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(agent.summary, _scrubbed(read_object(run.summary)))
-        agent.metrics.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
+        with agent.metrics.open("w", encoding="utf-8") as file:
+            for i in np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int)):
+                rounded = json.loads(to_json(rows[i]), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}"))
+                file.write(to_json(rounded) + "\n")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):
@@ -141,12 +143,6 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 def _scrubbed(values: Any) -> Any:
     """Plain values, with absolute paths in texts shortened to their last part."""
     return json.loads(_ABSOLUTE_PATH.sub(r"\1", to_json(values)))
-
-
-def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
-    chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
-    return [json.loads(to_json(rows[i]), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}")) for i in chosen]
 
 
 def main() -> None:

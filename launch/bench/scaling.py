@@ -55,17 +55,13 @@ class ScalingArguments(PresetArguments):
     """Output file of the result."""
 
 
-def _counts(text: str) -> list[int]:
-    counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
-    if min(counts) < 1:
-        raise setting_error("actors", text, "must be numbers like 1,2,4")
-    return sorted(set(counts))
-
-
 def scaling(arguments: ScalingArguments) -> int:
     check_ranges(arguments)
+    counts = {int(part) if part.strip().isdecimal() else 0 for part in arguments.actors.split(",")}
+    if 0 in counts:
+        raise setting_error("actors", arguments.actors, "must be numbers like 1,2,4")
     # Settings that follow from the number of actors differ between the points.
-    runs = {count: resolve_request(arguments.request(actors=count)) for count in _counts(arguments.actors)}
+    runs = {count: resolve_request(arguments.request(actors=count)) for count in sorted(counts)}
     configs = {actors: divided_among(endless(run.config), actors) for actors, run in runs.items()}
     first = next(iter(runs.values()))
     spec = environment_spec(first.config.environment)
