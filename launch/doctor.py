@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from timeit import repeat, timeit
@@ -121,49 +121,43 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
     """The failures of all nodes, given the `reference` of this process."""
     findings = []
     for report in reports:
-        if "error" in report:
-            found = [(report["error"], report["advice"])]
-        else:
-            found = disagreements(report, wanted) + _shortages(report)
-        findings += [Finding(report["node"], cause, advice) for cause, advice in found]
+        failed = [(report["error"], report["advice"])] if "error" in report else None
+        found = failed or [*disagreements(report, wanted), *_shortages(report)]
+        findings += [Finding(report["node"], *cause_and_advice) for cause_and_advice in found]
     return findings
 
 
-def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
+def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Cause and advice for each difference between a node and the reference."""
-    found = []
     there, here = (one["python"].split(".")[:2] for one in (report, wanted))
     if tuple(map(int, there)) < _LEAST_PYTHON:
-        found.append((f"Python {report['python']} is too old", "install Python 3.11 or newer there"))
+        yield f"Python {report['python']} is too old", "install Python 3.11 or newer there"
     elif there != here:
-        cause = f"Python {report['python']}, and {wanted['python']} here"
-        found.append((cause, f"install Python {wanted['python']} there"))
+        yield f"Python {report['python']}, and {wanted['python']} here", f"install Python {wanted['python']} there"
     for package, version in wanted["versions"].items():
         installed = report["versions"].get(package)
         if package != "python" and installed != version:
             cause = f"{package} {installed or 'is missing'}, and {version} here"
-            found.append((cause, f"run there: pip install {package}=={version}"))
+            yield cause, f"run there: pip install {package}=={version}"
     if report["revision"] != wanted["revision"]:
         cause = f"sources {report['revision']} of the project, and {wanted['revision']} here"
-        found.append((cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."))
-    return found
+        yield cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."
 
 
-def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
-    found = []
+def _shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not report["games"]:
-        found.append(("ale-py has no game files", "run there: pip install --force-reinstall ale-py"))
+        yield "ale-py has no game files", "run there: pip install --force-reinstall ale-py"
     for name, module in (("environment", "ale_py.vector_env"), ("graph", "tensorflow")):
         if f"{name}_error" in report:
-            cause = f"the {name} does not run: {report[f'{name}_error']}"
-            found.append((cause, f"run there: python -c 'import {module}'"))
+            yield f"the {name} does not run: {report[f'{name}_error']}", f"run there: python -c 'import {module}'"
     if not actors_in(report["memory_bytes"], learner=True):
-        found.append((f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"))
+        yield f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"
     shared = report["shared_memory_bytes"]
     if shared is not None and shared < _LEAST_SHARED_BYTES:
         advice = "start the container with --shm-size=2g, or mount a larger tmpfs there"
-        found.append((f"/dev/shm holds {shared >> 20} MiB", advice))
-    return found + (gpu_shortages(report["gpu"]) if report.get("gpu") else [])
+        yield f"/dev/shm holds {shared >> 20} MiB", advice
+    if report.get("gpu"):
+        yield from gpu_shortages(report["gpu"])
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:
@@ -209,25 +203,22 @@ def _cards() -> list[str]:
         return []
 
 
-def gpu_shortages(found: dict[str, Any]) -> list[tuple[str, str]]:
+def gpu_shortages(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Cause and advice for each fault of the GPUs that `probe_gpus` describes."""
     libraries = ", ".join(found.get("missing_libraries", ()))
     path = found["ld_library_path"]
     advice = f"{_ADVICE}; LD_LIBRARY_PATH={path} is searched first: try without it" if path else _ADVICE
-    causes = []
     if "error" in found:
-        causes.append(f"the GPU does not compute: {found['error']}")
+        yield f"the GPU does not compute: {found['error']}", advice
     elif not found["devices"]:
-        causes.append("TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""))
+        yield "TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""), advice
     for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
         if key in found:
-            causes.append(f"{what} fails on the GPU: {found[key]}{_loaded(found)}")
-    shortages = [(cause, advice) for cause in causes]
+            yield f"{what} fails on the GPU: {found[key]}{_loaded(found)}", advice
     devices, gpus = found.get("devices", 0), found.get("gpus", 0)
     if 0 < devices < gpus:
         # It leaves out small cards, for which actors would be started all the same.
-        shortages.append((f"TensorFlow finds {devices} of {gpus} GPUs", "name those alone in CUDA_VISIBLE_DEVICES"))
-    return shortages
+        yield f"TensorFlow finds {devices} of {gpus} GPUs", "name those alone in CUDA_VISIBLE_DEVICES"
 
 
 def _loaded(found: dict[str, Any]) -> str:

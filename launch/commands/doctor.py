@@ -52,7 +52,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
         if "error" in report:
             continue
         shared = report["shared_memory_bytes"]
-        row["as here"] = "no" if disagreements(report, here) else "yes"
+        row["as here"] = "no" if any(disagreements(report, here)) else "yes"
         row["cores"] = f"{report['cores']}"
         row["GiB"] = f"{report['memory_bytes'] / 2**30:.1f}"
         row["shm GiB"] = number(None if shared is None else shared / 2**30, ".1f")
@@ -64,7 +64,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
         console.width = max(console.width, _COLUMNS)
     console.print(plain_table(rows, console.width, left=("node", "kernels")), highlight=False)
     for report in reports:
-        if report.get("gpu") and not gpu_shortages(report["gpu"]):
+        if report.get("gpu") and not any(gpu_shortages(report["gpu"])):
             print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
