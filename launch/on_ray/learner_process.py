@@ -174,7 +174,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(process, no_restart=True)
             resume = start.resume or RunFolder(start.folder).has_checkpoint
-            death = LearnerDeath(failure_reason(error), learner.agent_steps)
+            death = LearnerDeath(failure_reason(error), learner.progress.agent_steps)
             start = start._replace(resume=resume, started=time.time(), death=death)
             if not start.placement.here:
                 start = start._replace(placement=_place_again(start.config, say, stop))
@@ -230,20 +230,11 @@ class RemoteLearner:
         # The call whose result the next copy is.
         self._next_changes: Any = None
         self._say, self._copy_fails = say, False
-        # The call whose result the next view is, and the last progress.
+        # The call whose result the next view is.
         self._next_view: Any = None
         self._numbers = dict[str, float]()
-        self._progress: Progress | None = None
-
-    @property
-    def ready(self) -> bool:
-        """True if the process has responded."""
-        return self._progress is not None
-
-    @property
-    def agent_steps(self) -> int:
-        """Agent steps of the last progress."""
-        return 0 if self._progress is None else self._progress.agent_steps
+        # True if the process has responded, and its last progress.
+        self.ready, self.progress = False, Progress()
 
     def wait(self) -> Summary | None:
         """The summary, if the run ends within a moment."""
@@ -284,20 +275,20 @@ class RemoteLearner:
         return True
 
     def _apply(self, changes: Changes) -> None:
-        failed_before, self._copy_fails = self._copy_fails, False
         try:
             apply_changes(self._folder, changes)
-            self._stamps = changes.stamps
         except OSError as error:
-            # A part may have been written: the next copy is of the whole folder.
-            self._copy_fails, self._stamps = True, {}
-            if not failed_before:
+            if not self._copy_fails:
                 self._say(
                     f"warning: the copy of the run in {self._folder} cannot be written: {error.strerror}; the run goes "
                     f"on, and the copy is tried again every {_COPY_SECONDS:.0f} seconds"
                 )
-        if failed_before and not self._copy_fails:
+            # A part may have been written: the next copy is of the whole folder.
+            self._copy_fails, self._stamps = True, {}
+            return
+        if self._copy_fails:
             self._say(f"the copy of the run in {self._folder} is up to date again")
+        self._copy_fails, self._stamps = False, changes.stamps
 
     def view(self, numbers: Mapping[str, float]) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start.
@@ -313,9 +304,9 @@ class RemoteLearner:
             # Ray would wait for another machine for ever.
             if self._alone and not self.ready and not cluster_nodes():
                 raise TrainingFailedError("Ray's process of this machine, the raylet, has died: --resume continues")
-            return View(self._progress or Progress(), [])
+            return View(self.progress, [])
         view: View = ray.get(self._next_view)
-        self._next_view, self._progress = None, view.progress
+        self._next_view, self.ready, self.progress = None, True, view.progress
         return view
 
     def interrupt(self) -> None:
