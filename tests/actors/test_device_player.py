@@ -1,6 +1,7 @@
 """Actors on a GPU, which is this machine's CPU here: they play, differentiate and report what actors on CPUs do."""
 
 import copy
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from actors.gradient import gradients_of
 from actors.player import Player
 from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.errors import EnvironmentFailedError
 from shared.exploration import RandomStream
 from shared.networks import NetworkOutput
 from shared.registry import EXPLORERS, Entry
@@ -232,6 +234,16 @@ def test_values_and_log_probabilities_are_those_of_the_sampled_actions(
     if not gpus:
         other = reports_of(replace(config, seed=2), 8)
         assert not np.array_equal(reports[0].gradient, other[0].gradient)
+
+
+def test_an_environment_that_fails_ends_the_rollout_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, before = config_of("gpu", **TASKS["parts"]), set(threading.enumerate())
+    actor, weights = Actor(config, spec_of(config), 0), first_weights(config)
+    monkeypatch.setattr(Room, "_seen", lambda _: 1 / 0)
+    with pytest.raises(EnvironmentFailedError, match=r"^Room-v0: step\(\) raised ZeroDivisionError"):
+        run(actor, config, WeightSnapshot(0, weights))
+    actor.close()
+    assert set(threading.enumerate()) <= before
 
 
 def test_graphs_are_traced_once() -> None:
