@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +25,8 @@ from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0
 _EXPECTATION_SECONDS = 10.0
+# A narrower terminal gets one number a line: with two, the table broke numbers in their middle.
+_TWO_NUMBERS_COLUMNS = 80
 # Numbers that rollouts bring.
 _MEASURED = ("stage_microseconds", "learner_milliseconds", "gradient_norm", "statistics")
 # The option that takes a run beyond the limit at which it ended.
@@ -47,7 +49,7 @@ class Display:
         # None once the line about it has been shown.
         self._usual = usual_agent_steps(preset, config)
         self._live: Live | None = None
-        self._table: Table | None = None
+        self._table: Group | None = None
         self._waiting, self._began = "", time.monotonic()
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
@@ -81,7 +83,7 @@ class Display:
                 self.update(progress)
             case Stopped():
                 if self._live is not None and self._shown is not None:
-                    self._table = progress_table(self._shown, self._config, ended=True)
+                    self._table = progress_table(self._shown, self._config, self._console.width, ended=True)
                 self.__exit__()
                 folder = Path(event.folder)
                 # It may be elsewhere, and the working directory may have been deleted.
@@ -106,7 +108,7 @@ class Display:
         else:
             self._show(self._live.refresh)
 
-    def _screen(self) -> Table | Text:
+    def _screen(self) -> Group | Text:
         """The table; before it, the reason for waiting and the seconds since the start."""
         return self._table or Text(f"{self._waiting}… {time.monotonic() - self._began:.0f} s")
 
@@ -135,7 +137,7 @@ class Display:
         if self._live is not None:
             # The last table stays on the screen.
             self._live.transient = False
-            self._table = progress_table(progress, self._config)
+            self._table = progress_table(progress, self._config, self._console.width)
         elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
             self._last_line = progress.elapsed_seconds
             self.message(progress_line(progress, self._config))
@@ -196,16 +198,18 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
     )
 
 
-def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False) -> Table:
-    """The live table. It fits 80 columns; in fewer, values are broken before labels. A run that has `ended` shows no
-    time left."""
+def progress_table(progress: Progress, config: RunConfig, columns: int, *, ended: bool = False) -> Group:
+    """The live table for a terminal of `columns` columns, and a caption. A run that has `ended` shows no time left."""
     p = progress
-    caption = "times: per agent step; the learner's: per gradient"
+    # Not the caption of the table, which is padded to its width: the terminal's own ^C at the end of a full line would
+    # start another one, and leave a line of the old table on the screen.
+    caption = " times: per agent step; the learner's: per gradient"
     if p.agent_steps_dropped:
-        caption += f"\ndropped: {_dropped(p)}"
+        caption += f"\n dropped: {_dropped(p)}"
     title = f"{config.environment.id}  {duration(p.elapsed_seconds)}"
-    table = Table(title=Text(title), caption=caption, show_header=False, expand=False)
-    for _ in range(2):
+    table = Table(title=Text(title), show_header=False, expand=False)
+    numbers = 2 if columns >= _TWO_NUMBERS_COLUMNS else 1
+    for _ in range(numbers):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", overflow="fold")
     stages = p.stage_microseconds
@@ -229,8 +233,13 @@ def progress_table(progress: Progress, config: RunConfig, *, ended: bool = False
         ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", remaining),
     ]
     for row in rows:
-        table.add_row(*row)
-    return table
+        if numbers == 2:
+            table.add_row(*row)
+        else:
+            table.add_row(*row[:2])
+            if row[2]:
+                table.add_row(*row[2:])
+    return Group(table, Text(caption, "table.caption"))
 
 
 def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:

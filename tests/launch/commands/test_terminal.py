@@ -176,13 +176,23 @@ LABELS = ("policy lag mean/max", "dropped agent steps", "synchronise + wait", "e
 VALUES = ("12,468", "39,999,999 (100.0 %)", "too_old 12,345, unfinished_update 123", "57 µs", "12.34 ms", "20.0%")
 
 
-@pytest.mark.parametrize(("columns", "parts"), [(80, (*LABELS, *VALUES, "time left at most")), (70, LABELS)])
-def test_80_columns_show_whole_numbers(columns: int, parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("columns", [80, 79, 60, 50])
+def test_narrow_terminals_show_whole_numbers(columns: int) -> None:
     console = screen(columns)
     # The preset ends at a return, most often long before its frames.
-    console.print(progress_table(LARGE, replace(PRESETS["pong"].config, total_frames=40_000_000)))
+    console.print(progress_table(LARGE, replace(PRESETS["pong"].config, total_frames=40_000_000), columns))
     assert "…" not in shown_by(console)
-    assert [part for part in parts if part not in shown_by(console)] == []
+    assert [part for part in (*LABELS, *VALUES, "time left at most") if part not in shown_by(console)] == []
+
+
+def test_the_terminals_own_ctrl_c_stays_on_the_last_line_of_the_table(cartpole: RunConfig) -> None:
+    """It is echoed at the cursor, and the table is drawn again by moving up from there by its number of lines."""
+    console = screen(80)
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, 1))
+        display.update(LARGE)
+    last = next(line for line in shown_by(console).splitlines() if "unfinished_update" in line)
+    assert len(last) + len("^C") <= console.width
 
 
 def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> None:
