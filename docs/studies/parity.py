@@ -255,7 +255,12 @@ def gradient_and_update_in_one_graph(traces: int = 200) -> tuple[str, list[Row]]
     redundant. Such traces were seen with TensorFlow 2.21 and Keras 3.15; a count of 0 says that this machine, these
     versions and this network do not show the fault. The two graph calls of this project cannot have it.
     """
-    problem = _problem()
+    random = np.random.default_rng(0)
+    problem = _Problem(
+        tf.constant(random.normal(size=(_BATCH, 4)), tf.float32),
+        tf.constant(random.normal(size=(_BATCH, 2)), tf.float32),
+        [random.normal(0.0, 0.3, weights.shape).astype(np.float32) for weights in _network(4, 2).get_weights()],
+    )
     optimizers = {"SGD": keras.optimizers.SGD, "RMSprop": keras.optimizers.RMSprop, "Adam": keras.optimizers.Adam}
     names = list(optimizers)
     references = {name: _by_keras(problem, make(_ETA), _eager) for name, make in optimizers.items()}
@@ -285,15 +290,6 @@ class _Problem(NamedTuple):
     x: tf.Tensor
     y: tf.Tensor
     weights: list[Float32Array]
-
-
-def _problem() -> _Problem:
-    random = np.random.default_rng(0)
-    return _Problem(
-        tf.constant(random.normal(size=(_BATCH, 4)), tf.float32),
-        tf.constant(random.normal(size=(_BATCH, 2)), tf.float32),
-        [random.normal(0.0, 0.3, weights.shape).astype(np.float32) for weights in _network(4, 2).get_weights()],
-    )
 
 
 def _is_wrong(reached: Sequence[Float32Array], expected: Sequence[Float32Array], start: Sequence[Float32Array]) -> bool:

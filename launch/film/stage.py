@@ -166,22 +166,16 @@ def make_stage(config: EnvironmentConfig) -> Stage:
 def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
-    memory = policy.first_state(1)
-    step = PlayedStep([frame], 0.0, *_value_and_preferences(policy, observations, memory), None)
-    yield step
-    while not step.ended:
-        acted, seen = act(observations, memory), _value_and_preferences(policy, observations, memory)
+    memory, step = policy.first_state(1), None
+    while step is None or not step.ended:
+        preferences = policy.preferences(observations, memory)
+        seen = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+        if step is None:
+            yield (step := PlayedStep([frame], 0.0, *seen, None))
+        acted = act(observations, memory)
         memory = acted.state
         observations, reward, ended, frames = stage.step(acted.actions)
-        step = PlayedStep(frames, step.episode_return + reward, *seen, acted.actions[0], ended)
-        yield step
-
-
-def _value_and_preferences(
-    policy: "Policy", observations: npt.NDArray[np.generic], memory: "State"
-) -> tuple[float, Float32Array | None]:
-    preferences = policy.preferences(observations, memory)
-    return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+        yield (step := PlayedStep(frames, step.episode_return + reward, *seen, acted.actions[0], ended))
 
 
 class Performance:
