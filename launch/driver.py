@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any, Unpack
 
+import msgspec
+
 from launch.interrupts import Interrupts, StopRequest, blocked, take_all
 from launch.machine import module_command, module_environment, open_standard_streams
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
@@ -67,7 +69,9 @@ def train_in_process(
                 env=module_environment(),
                 pass_fds=[there.fileno()],
             )
-        _send(here, (config, folder.absolute(), options, list(command or ["tributary", *sys.argv[1:]])))
+        # Without types of the caller, such as an enumeration of texts, which the child cannot import.
+        plain = msgspec.to_builtins(config)
+        _send(here, (plain, folder.absolute(), options, list(command or ["tributary", *sys.argv[1:]])))
         outcome = _follow(here, on_event, stop or StopRequest())
         code = process.wait()
     if isinstance(outcome, Result):
@@ -137,7 +141,8 @@ def main(descriptor: str) -> int:
     """Train by the call that comes over a connection. Returns the exit code."""
     connection = Connection(int(descriptor))
     # The command is that of the manifest.
-    config, folder, options, sys.argv = connection.recv()
+    plain, folder, options, sys.argv = connection.recv()
+    config = msgspec.convert(plain, RunConfig)
     # A worker of Ray has it blocked, and its children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for kind in (signal.SIGINT, signal.SIGTERM):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +259,19 @@ def test_a_callback_that_leaves_the_program_saves_the_run_before(error: BaseExce
     with pytest.raises(type(error)):
         train_in_process(quick(), tmp_path, on_event)
     assert (tmp_path / "saved").exists()
+
+
+class Side(StrEnum):
+    """No module of a driver process."""
+
+    LEFT = "left"
+
+
+@pytest.mark.usefixtures("child")
+def test_settings_of_a_callers_own_type_reach_the_run(tmp_path: Path) -> None:
+    config = quick()
+    config = replace(config, environment=replace(config.environment, options={"side": Side.LEFT}))
+    assert train_in_process(config, tmp_path, lambda _: False).folder == tmp_path
 
 
 PARENT = """
