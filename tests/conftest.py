@@ -31,6 +31,16 @@ def children_take_signals() -> Iterator[None]:
 
 
 @pytest.fixture
+def signals_end() -> Iterator[None]:
+    """SIGINT and SIGTERM do what they do in a new process: Ray leaves a handler of SIGTERM after tests with it."""
+    ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {kind: signal.signal(kind, handler) for kind, handler in ends.items()}
+    yield
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
+
+
+@pytest.fixture
 def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean observation is of 40 agent steps of random play, in place of 800, which take half a second."""
     monkeypatch.setattr("actors.environments.vector._STEPS", 40)

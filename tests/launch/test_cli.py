@@ -104,6 +104,7 @@ sys.exit(main(["--version"]))
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
+@pytest.mark.usefixtures("signals_end")
 def test_sigterm_ends_a_command_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

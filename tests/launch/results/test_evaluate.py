@@ -183,6 +183,7 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]
 
 
+@pytest.mark.usefixtures("signals_end")
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_shows_the_episodes_that_have_ended(
     kind: signal.Signals,
@@ -191,8 +192,6 @@ def test_an_interrupt_shows_the_episodes_that_have_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     play, episodes = Evaluator.play, list[int]()
-    # A shell in the background has its programs ignore Ctrl-C.
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(self: Evaluator, *arguments: Any, **more: Any) -> EvaluationPart:
         part = play(self, *arguments, **more)
@@ -204,10 +203,7 @@ def test_an_interrupt_shows_the_episodes_that_have_ended(
 
     monkeypatch.setattr(Evaluator, "play", interrupted)
     before = sorted(cartpole_runs[0].iterdir())
-    try:
-        assert main(["evaluate", str(cartpole_runs[0]), "--episodes", "20"]) == 130
-    finally:
-        signal.signal(signal.SIGINT, ignored)
+    assert main(["evaluate", str(cartpole_runs[0]), "--episodes", "20"]) == 130
     shown = capsys.readouterr().out
     ended = sum(episodes)
     assert f"interrupted after {ended} of 20 episodes; those that end first are the short ones" in shown
