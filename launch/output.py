@@ -75,6 +75,14 @@ def _has_working_directory() -> bool:
     return True
 
 
+def wide_console(columns: int) -> Console:
+    """A console, with a width of at least `columns` where it is no terminal: programs read its lines."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, columns)
+    return console
+
+
 def print_line(console: Console, line: str) -> None:
     """Print a line verbatim: without markup, and without breaks at the width of the terminal."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)

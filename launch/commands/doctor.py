@@ -8,10 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from launch.doctor import Finding, disagreements, find, gpu_line, gpu_shortages, probe, reference
-from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, provenance, write_json
-
-# Width of the table where no terminal gives one.
-_COLUMNS = 120
+from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, provenance, wide_console, write_json
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class DoctorArguments:
 
 def doctor(arguments: DoctorArguments) -> int:
     """Run `tributary doctor`. Returns the exit code: 1 after any failure."""
-    console = Console()
+    console = wide_console(120)
     if arguments.address == "local":
         reports = [probe() | {"node": "this machine"}]
     else:
@@ -60,8 +57,6 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
         for heading, name in (("step µs", "environment_microseconds"), ("graph µs", "graph_microseconds")):
             row[heading] = f"{report[name]:.0f}" if name in report else "fails"
         row["kernels"] = report["kernels"]
-    if not console.is_terminal:
-        console.width = max(console.width, _COLUMNS)
     console.print(plain_table(rows, console.width, left=("node", "kernels")), highlight=False)
     for report in reports:
         if report.get("gpu") and not any(gpu_shortages(report["gpu"])):

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launch.output import write_json
+from launch.output import wide_console, write_json
 from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand
@@ -44,10 +43,8 @@ class PresetsArguments:
 
 
 def presets(arguments: PresetsArguments) -> None:
-    console = Console()
-    if not console.is_terminal:
-        # One line for each preset, for programs that read the list.
-        console.width = max(console.width, 240)
+    # One line for each preset.
+    console = wide_console(240)
     cells = {
         name: {
             "preset": name + " (default)" * (name == DEFAULT_PRESET),

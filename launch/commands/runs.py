@@ -22,6 +22,7 @@ from launch.output import (
     plain_table,
     print_line,
     quoted,
+    wide_console,
     write_json,
 )
 from launch.run.folder import holder_of, is_resumable
@@ -34,7 +35,6 @@ from shared.errors import ConfigurationError, setting_error
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
-_FILE_WIDTH = 200
 # The runs are found in the order of time.
 _ORDERS: dict[str, Callable[[RunStatus], Any]] = {
     "time": lambda _: 0,
@@ -71,11 +71,9 @@ class StopArguments:
 
 def list_runs(arguments: RunsArguments) -> None:
     folder = arguments.folder
-    console = Console()
+    console = wide_console(200)
     if not folder.is_dir() and folder != RunsArguments.folder:
         raise ConfigurationError(f"{folder}: there is no such folder")
-    if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
     found, left_out = [], []
     for path in run_folders(folder):
         if arguments.name is not None and arguments.name not in str(path.relative_to(folder)):
