@@ -82,8 +82,7 @@ def _run(command: str, *rest: str) -> int | None:
 
         if command not in COMMANDS:
             raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
-        _, _, function_name = COMMANDS[command]
-        module, _, name = function_name.partition(":")
+        module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
     if not set(HELP).isdisjoint(rest):

@@ -57,10 +57,9 @@ def presets(arguments: PresetsArguments) -> None:
     if console.width < _GAP * len(widths) + sum(widths.values()) + max(len(p.description) for p in PRESETS.values()):
         # Beside all columns, descriptions would be a word wide.
         widths = {"preset": widths["preset"]}
-    first = next(iter(PRESET_GROUPS))
     for title, group in PRESET_GROUPS.items():
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), title=title, title_justify="left")
-        table.show_header = title == first
+        table.show_header = title == next(iter(PRESET_GROUPS))
         for heading, width in widths.items():
             table.add_column(heading, no_wrap=True, min_width=width)
         table.add_column("description")

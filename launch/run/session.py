@@ -120,8 +120,7 @@ def make_session(
         for message in checkpoints.restore():
             log(message)
         log(f"continues from update {learner.version:,}, after {account.frames:,} frames")
-        dropped = learner.fit_unfinished_update()
-        if dropped:
+        if dropped := learner.fit_unfinished_update():
             log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
     if after is not None:
         # The agent steps that the dead learner had sampled after its last checkpoint.
@@ -393,9 +392,8 @@ class TrainingSession:
             self.messages.emit(Saved(learner.version))
         except CheckpointError as error:
             if last:
-                raise TrainingStoppedError(
-                    f"{error}; what was learned since the checkpoint before it is lost"
-                ) from error
+                lost = "what was learned since the checkpoint before it"
+                raise TrainingStoppedError(f"{error}; {lost} is lost") from error
             # A full disk is no reason to stop learning: a later checkpoint may find space.
             self.log(f"warning: {error}; training goes on")
         if self.copy is not None:
