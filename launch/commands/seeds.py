@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
@@ -241,18 +242,24 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
-    numbers = ("return, last 100", "evaluation", "frames", "minutes", "to target", "agent steps/s")
+    console.print(seeds_table(result, console.width), highlight=False)
+    for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {quoted(folder)}"):
+        print_line(console, line)
+
+
+def seeds_table(result: dict[str, Any], width: int) -> Table:
+    """A table of the seeds of `summarise_seeds`, with fewer columns where `width` characters are too few."""
+    numbers = ("return", "evaluation", "frames", "minutes", "minutes to target", "agent steps/s")
     rows = []
     for seed, run in result["seeds"].items():
         rows.append(row := {"seed": seed, "status": run["status"].replace("_", " "), **dict.fromkeys(numbers, "")})
         if run["status"] != "not run":
             evaluation, reached = run["evaluation"], run.get("confirmed_crossing")
-            row["return, last 100"] = number(run["mean_return_100"], ".2f")
+            row["return"] = number(run["mean_return_100"], ".2f")
             row["evaluation"] = mean_and_error(evaluation) if evaluation else "-"
             row["frames"] = f"{run['frames']:,}"
             row["minutes"] = f"{run['wall_seconds'] / 60:.1f}"
-            row["to target"] = number(reached["seconds"] / 60 if reached else None, ".1f")
+            row["minutes to target"] = number(reached["seconds"] / 60 if reached else None, ".1f")
             row["agent steps/s"] = f"{run['agent_steps_per_second']:,.0f}"
-    console.print(plain_table(rows, console.width, left=("seed", "status")), highlight=False)
-    for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {quoted(folder)}"):
-        print_line(console, line)
+    # The summary has all of them.
+    return plain_table(rows, width, left=("seed", "status"), spare=("agent steps/s", "minutes"))

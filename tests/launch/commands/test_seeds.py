@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
+from rich.console import Console
 from waiting import UNTIL_FRAMES
 from watched_processes import Watched
 
 from actors.environments import environment_spec
 from launch.cli import main
-from launch.commands.seeds import parse_seeds, summarise_seeds
+from launch.commands.seeds import parse_seeds, seeds_table, summarise_seeds
 from launch.presets import PRESETS
 from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, holder_of, read_seeds
 from shared.errors import ConfigurationError
@@ -110,6 +111,21 @@ def test_a_seed_that_misses_the_target_takes_longer_than_any_other(tmp_path: Pat
     # Between a time and none there is no median.
     assert summarise_seeds(tmp_path, [1, 3])["over_seeds"]["seconds_to_target"]["median"] is None
     assert "seconds_to_target" not in summarise_seeds(tmp_path, [3])["over_seeds"]
+
+
+def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.CaptureFixture) -> None:
+    evaluation = {"mean_return": 17_622.25, "standard_error": 362.05}
+    run = {"status": "frames_reached", "evaluation": evaluation, "confirmed_crossing": {"seconds": 600.0}}
+    run |= {"mean_return_100": 17_000.5, "frames": 40_000_000, "wall_seconds": 9e5, "agent_steps_per_second": 1_234.0}
+    result = {"seeds": {"1": run, "10": {"status": "not run"}}}
+    Console(width=80).print(seeds_table(result, 80))
+    headings, *shown = (line.split("  ") for line in capsys.readouterr().out.splitlines())
+    words = ["seed", "status", "return", "evaluation", "frames", "minutes to target"]
+    assert [word.strip() for word in headings if word] == words
+    values = ["1", "frames reached", "17000.50", "17622.25 ± 362.05", "40,000,000", "10.0"]
+    assert [[word.strip() for word in line if word.strip()] for line in shown] == [values, ["10", "not run"]]
+    Console(width=120).print(seeds_table(result, 120))
+    assert "agent steps/s" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("working_folder")
