@@ -95,7 +95,7 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
     # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow `on_event`
     # would block the child.
     messages: queue.SimpleQueue[Event | Result | Exception | None] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
+    threading.Thread(target=receive, args=(connection, messages), daemon=True).start()
     outcome: Result | Exception | None = None
     error: BaseException | None = None
     # The reason of a request to stop, whether at once, and numbers for the next row.
@@ -128,9 +128,11 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
             stop.request("a callback")
 
 
-def _receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
+def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
+    """Put each message of a connection into the queue, and None at its end."""
     try:
-        with suppress(EOFError, OSError):
+        # TypeError: another thread, left by a second interrupt, closes the connection between two reads of a message.
+        with suppress(EOFError, OSError, TypeError):
             while True:
                 messages.put(connection.recv())
     finally:

@@ -3,13 +3,16 @@
 import errno
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from enum import StrEnum
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +239,31 @@ sys.exit(driver.main(sys.argv[1]))
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "module_command", lambda _, descriptor: [sys.executable, "-c", CHILD, descriptor])
+
+
+def test_a_connection_that_is_closed_while_it_is_read_ends_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second interrupt leaves the caller, and closes the connection between two reads of a message."""
+    errors: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    before = sys.getswitchinterval()
+    # Without the care for it, four of five connections raise.
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(50):
+            here, there = Pipe()
+            messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            thread = threading.Thread(target=driver.receive, args=(here, messages))
+            thread.start()
+            for number in range(20):
+                there.send(number)
+            here.close()
+            there.close()
+            thread.join(60)
+            received = [messages.get_nowait() for _ in range(messages.qsize())]
+            assert received == [*range(len(received) - 1), None]
+    finally:
+        sys.setswitchinterval(before)
+    assert errors == []
 
 
 @pytest.mark.usefixtures("child")
