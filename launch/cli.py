@@ -81,7 +81,9 @@ def _run(command: str, *rest: str) -> int | None:
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
+            benches = [name for name in COMMANDS if name.startswith("bench ")]
+            known = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
+            raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
         module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]

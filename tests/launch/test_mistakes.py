@@ -18,6 +18,7 @@ MISTAKES = {
     "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
     "trian": "unknown command trian, did you mean train?",
     "bensh": "unknown command bensh, did you mean bench?",
+    "bench foo": "unknown command bench foo, there are bench throughput, bench scaling",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train NoSuch-v0": "--environment.id NoSuch-v0: no such environment; see gymnasium.registry",
     "report": "RUN: is missing; name at least one run folder",
