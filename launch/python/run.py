@@ -167,7 +167,7 @@ def resolved_run(
     Raises:
         ConfigurationError: see `resolve_request`.
     """
-    changes = named(settings)
+    changes, preset = named(settings), read_value("preset", str | None, preset)
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
     where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):

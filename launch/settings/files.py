@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from launch.output import typed_path
 from launch.presets import check_preset
-from shared.config import RunConfig
+from shared.config import OptionValue, RunConfig
 from shared.config.checks import declared
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
@@ -181,7 +181,7 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
         return read_value(name, last, value)
     if origin is Literal:
         if value in kinds:
-            return value
+            return kinds[kinds.index(value)]
         raise setting_error(name, value, f"must be {alternatives(kinds)}")
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -190,12 +190,20 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
     if origin is dict:
         if not (isinstance(value, Mapping) and all(isinstance(each, str | int | float) for each in value.values())):
             raise setting_error(name, value, "must be names, each with a number, True, False or text")
-        return {str(option): each for option, each in value.items()}
+        return {str(option): _plain(each) for option, each in value.items()}
     try:
         # One of NumPy.
         return _READERS[kind](value.item() if hasattr(value, "item") else value)
     except ValueError as error:
         raise setting_error(name, value, str(error)) from error
+
+
+def _plain(value: OptionValue) -> OptionValue:
+    """`value` without a class of the caller or of NumPy, which files and other processes may not know."""
+    if isinstance(value, str):
+        # An enumeration has another text for `str`.
+        return str.__str__(value)
+    return value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
 
 
 def _count(value: Any) -> int:
@@ -229,7 +237,7 @@ def _truth(value: Any) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise ValueError("must be text")
-    return str(value)
+    return str(_plain(value))
 
 
 _READERS: dict[Any, Callable[[Any], Any]] = {
