@@ -30,7 +30,7 @@ from launch.settings.resolve import TrainOptions
 from launch.tensorflow_setup import set_tensorflow_variables
 from launch.train import OnEvent, Result, train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError
+from shared.errors import ConfigurationError, TrainingFailedError, typed_line
 
 _POLL_SECONDS = 0.2
 
@@ -56,6 +56,8 @@ def train_in_process(
     # The connection must not have the number of a stream, which the child replaces.
     open_standard_streams()
     trust_environment(config.environment)
+    # Without types of the caller, such as an enumeration of texts, which the child cannot import.
+    plain, words = msgspec.to_builtins(config), list(command or ["tributary", *sys.argv[1:]])
     here, there = Pipe()
     with here:
         with there:
@@ -69,11 +71,10 @@ def train_in_process(
                 env=module_environment(),
                 pass_fds=[there.fileno()],
             )
-        # Without types of the caller, such as an enumeration of texts, which the child cannot import.
-        plain = msgspec.to_builtins(config)
-        _send(here, (plain, folder.absolute(), options, list(command or ["tributary", *sys.argv[1:]])))
+        _send(here, (plain, folder.absolute(), options, words))
         outcome = _follow(here, on_event, stop or StopRequest())
-        code = process.wait()
+    # After the close: a child whose message could not be read has not ended, and is saved without its caller.
+    code = process.wait()
     if isinstance(outcome, Result):
         return outcome
     if outcome is not None:
@@ -135,8 +136,10 @@ def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result 
         with suppress(EOFError, OSError, TypeError):
             while True:
                 messages.put(connection.recv())
-    finally:
-        messages.put(None)
+    except Exception as error:
+        # Of a class that cannot be imported here.
+        messages.put(TrainingFailedError(f"a message of the run's process cannot be read: {typed_line(error)}"))
+    messages.put(None)
 
 
 def main(descriptor: str) -> int:

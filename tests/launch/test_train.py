@@ -42,7 +42,7 @@ from launch.run.folder import RunFolder, lock_folder
 from launch.settings.resolve import divided_among
 from launch.train import train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no more disk"), KeyboardInterrupt(), None])
@@ -287,6 +287,14 @@ def test_a_callback_that_leaves_the_program_saves_the_run_before(error: BaseExce
     with pytest.raises(type(error)):
         train_in_process(quick(), tmp_path, on_event)
     assert (tmp_path / "saved").exists()
+
+
+def test_a_message_that_cannot_be_read_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "from launch.run import events\nclass Own(events.Message): pass\n"
+    child = own + CHILD.replace("send(Message", "send(Own")
+    monkeypatch.setattr(driver, "module_command", lambda _, descriptor: [sys.executable, "-c", child, descriptor])
+    with pytest.raises(TrainingFailedError, match="cannot be read: AttributeError: Can't get attribute 'Own'"):
+        train_in_process(quick(), tmp_path, lambda _: None)
 
 
 class Side(StrEnum):
