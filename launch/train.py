@@ -410,11 +410,11 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
     with lock_folder(folder.path) if run.resume else folder.make():
         before = folder.settings_file.read_bytes() if run.resume else None
+        if before is not None:
+            folder.write_config(config)
         release_storage: Callable[[], None] | None = None
         try:
-            if before is not None:
-                folder.write_config(config)
-            else:
+            if before is None:
                 made = manifest(config, run.spec, run.preset, threads)
                 if first is not None:
                     made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}

@@ -80,6 +80,24 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     assert RunFolder(run).read_settings().total_frames == 3000
 
 
+def test_a_resume_that_cannot_write_its_settings_leaves_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    train(quick(total_frames=300), run.path, lambda _: None)
+    before = run.settings_file.stat()
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "write_config", fails)
+    with pytest.raises(OSError, match="No space"):
+        train(quick(total_frames=3000), run.path, lambda _: None, resume=True)
+    after = run.settings_file.stat()
+    # On a full disk a file that is opened to be written again may stay empty.
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no terminal"), KeyboardInterrupt()])
 def test_a_listeners_error_before_training_is_raised(error: BaseException, tmp_path: Path) -> None:
     def on_event(event: Event) -> None:
