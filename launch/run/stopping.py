@@ -6,6 +6,7 @@ these weights, so that its mean is not a score: `tributary evaluate` plays other
 """
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -170,7 +171,8 @@ class ReturnTarget:
     until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many.
     """
 
-    mean_return: float = math.inf
+    # A checkpoint is strict JSON, which has no infinity.
+    mean_return: float = sys.float_info.max
     measure: Literal["training", "evaluation"] = "training"
     first: TrainingPoint | None = None
     confirmed: TrainingPoint | None = None
