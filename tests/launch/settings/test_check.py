@@ -185,6 +185,8 @@ class Bare(gymnasium.Env):
 def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=kind)
     monkeypatch.setitem(gymnasium.registry, "Unseen-v0", spec)
+    # Another test may have imported it, after which stages are in processes, where this environment is not registered.
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
     with (
         pytest.raises(ConfigurationError) as raised,
         closing(make_stage(EnvironmentConfig(id="Unseen-v0", frame_skip=1))) as stage,
