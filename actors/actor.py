@@ -16,14 +16,7 @@ from shared.config import RunConfig
 from shared.graph import aligned_copy
 from shared.moments import Moments
 from shared.seeds import actor_seeds
-from shared.types import (
-    EvaluationPart,
-    EvaluationShare,
-    GradientReport,
-    Heartbeat,
-    StageSeconds,
-    WeightSnapshot,
-)
+from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, StageSeconds, WeightSnapshot
 
 
 class Actor:

@@ -201,12 +201,7 @@ class ActionValueLoss(NamedTuple):
 
 
 def action_value_loss(
-    action_values: tf.Tensor,
-    actions: tf.Tensor,
-    returns: tf.Tensor,
-    mask: tf.Tensor,
-    *,
-    reduction: Reduction,
+    action_values: tf.Tensor, actions: tf.Tensor, returns: tf.Tensor, mask: tf.Tensor, *, reduction: Reduction
 ) -> ActionValueLoss:
     """n-step Q-learning and Sarsa (Mnih et al. 2016, arXiv 1602.01783, Algorithm S2).
 

@@ -18,13 +18,7 @@ import numpy.typing as npt
 
 from launch.output import finite
 from shared.config import EvaluationConfig
-from shared.types import (
-    EpisodeStats,
-    EvaluationPart,
-    EvaluationPolicy,
-    EvaluationShare,
-    WeightSnapshot,
-)
+from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, EvaluationShare, WeightSnapshot
 
 # Returns are skewed: of 100 games of Pong with a mean of 18, six may be lost outright. Fewer episodes decide nothing. A
 # first look at 40 made a policy with a mean of 16 play twice the games until it had missed 18.

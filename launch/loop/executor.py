@@ -4,14 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.types import (
-    AggregatedReport,
-    EvaluationPart,
-    EvaluationShare,
-    GradientReport,
-    Heartbeat,
-    WeightSnapshot,
-)
+from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 # Rollouts in a row that may be not finite: one may come from a single bad environment step, a series does not end.
 MOST_NON_FINITE = 20

@@ -15,15 +15,7 @@ from shared.distributions import (
 )
 from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, SphericalNoise, StateDependentNoise
 from shared.losses import actor_critic_loss, standardised
-from shared.methods.method import (
-    Method,
-    MethodLoss,
-    RolloutTensors,
-    Samples,
-    Targets,
-    dead_units,
-    explained_variance,
-)
+from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
 from shared.networks import Head, Network, NetworkOutput
 from shared.returns import lambda_returns
 from shared.schedules import linear_anneal

@@ -6,15 +6,7 @@ import tensorflow as tf
 from shared.distributions import allowed
 from shared.exploration import EpsilonGreedy, RandomStream
 from shared.losses import action_value_loss, chosen, masked_mean
-from shared.methods.method import (
-    Method,
-    MethodLoss,
-    RolloutTensors,
-    Samples,
-    Targets,
-    dead_units,
-    explained_variance,
-)
+from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
 from shared.networks import Head, Network, NetworkOutput
 from shared.returns import lambda_returns
 
@@ -53,11 +45,7 @@ class QLearning(Method):
         return values if self.config.environment.action_mask is None else tf.where(allowed(values), values, np.nan)
 
     def targets(
-        self,
-        network: Network,
-        target_network: Network | None,
-        rollout: RolloutTensors,
-        values: tf.Tensor,
+        self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
     ) -> Targets:
         settings = self.config.method
         if target_network is None:
@@ -79,11 +67,7 @@ class QLearning(Method):
         settings = self.config.method
         action_values = output.heads["action_values"]
         loss = action_value_loss(
-            action_values,
-            samples.actions,
-            samples.returns,
-            samples.mask,
-            reduction=settings.reduction,
+            action_values, samples.actions, samples.returns, samples.mask, reduction=settings.reduction
         )
         of_actions = chosen(action_values, samples.actions)
         statistics = {
