@@ -9,7 +9,7 @@ import numpy.typing as npt
 from actors.device_player import DevicePlayer
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from actors.gradient import Gradients, RolloutGradient, gradients_of
+from actors.gradient import RolloutGradient, gradients_of
 from actors.player import Player
 from actors.policy import Policy
 from shared.config import RunConfig
@@ -45,8 +45,6 @@ class Actor:
         self._sequence = 0
         actor = config.actor
         seeds = actor_seeds(config.seed, actor_id, actor.environments)
-        self._gradients: Gradients
-        self._policy: Policy
         on_gpu = actor.device == "gpu"
         if graphs_of is None:
             self._policy = (DevicePlayer if on_gpu else Player).make_policy(config, spec, seeds.actions)

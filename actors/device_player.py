@@ -73,12 +73,8 @@ class DevicePlayer:
         self._acted = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
         number = tf.TensorSpec((), tf.int32)
         shape = spec.row_shape[:-1] if self._stacks_frames else spec.row_shape
-        signature = [
-            number,
-            number,
-            tf.TensorSpec((count, *shape), spec.observation_dtype),
-            tf.TensorSpec((count,), tf.bool),
-        ]
+        shown, restarted = tf.TensorSpec((count, *shape), spec.observation_dtype), tf.TensorSpec((count,), tf.bool)
+        signature = [number, number, shown, restarted]
         self._act = Graph(self._act_graph, signature, compiled=policy.compiled)
         self._see = Graph(self._see_graph, signature, compiled=policy.compiled)
         self._see_newest(actor.unroll_length)
@@ -225,15 +221,11 @@ class EmulatedVector:
 
 def _joined(results: Sequence[StepResult]) -> StepResult:
     """One result of the steps of all vectors, without observations, which are on the device."""
-    rewards, terminated, truncated, lost_life = (
-        np.concatenate([getattr(result, name) for result in results])
-        for name in ("rewards", "terminated", "truncated", "lost_life")
-    )
-    info = {name: np.concatenate([result.info[name] for result in results]) for name in results[0].info}
-    non_finite = _joined_non_finite([result.non_finite for result in results])
-    return StepResult(
-        np.empty((len(rewards), 0), np.uint8), rewards, terminated, truncated, lost_life, info, non_finite
-    )
+    _, *columns, infos, faults = zip(*results, strict=True)
+    rewards, terminated, truncated, lost_life = map(np.concatenate, columns)
+    info = {name: np.concatenate([info[name] for info in infos]) for name in infos[0]}
+    unseen = np.empty((len(rewards), 0), np.uint8)
+    return StepResult(unseen, rewards, terminated, truncated, lost_life, info, _joined_non_finite(faults))
 
 
 def _joined_non_finite(parts: Sequence[NonFinite | None]) -> NonFinite | None:

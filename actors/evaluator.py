@@ -106,7 +106,7 @@ class Evaluator:
         An environment that is done goes on with further episodes until all are. The part has this `number` and
         `actor_id`.
         """
-        self._policy.restore_exploration(self._exploration)
+        self._policy.explorer.restore(self._exploration)
         # Anew in each call: training may use the same network in between.
         self._policy.assign(self._snapshot.parameters, self._snapshot.frames)
         act = self._policy.greedy if self._acting_policy == "greedy" else self._policy.act
@@ -138,16 +138,9 @@ class Evaluator:
                 self._ended[counted] += 1
             self._returns[ended_now] = 0.0
             self._lengths[ended_now] = 0
-        self._exploration = self._policy.exploration_state()
-        return EvaluationPart(
-            actor_id,
-            number,
-            EpisodeStats.joined(ended),
-            np.concatenate(which),
-            np.concatenate(order),
-            np.array(games, np.int64),
-            agent_steps,
-        )
+        self._exploration = self._policy.explorer.state()
+        columns = np.concatenate(which), np.concatenate(order), np.array(games, np.int64)
+        return EvaluationPart(actor_id, number, EpisodeStats.joined(ended), *columns, agent_steps)
 
     def close(self) -> None:
         self._environments.close()

@@ -73,7 +73,7 @@ class Policy:
         self.network = network or build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
         self._make_explorer = partial(make_explorer, config, spec.actions, self.method, environments, training=training)
-        self._explorer = self._make_explorer(seed=seed)
+        self.explorer = self._make_explorer(seed=seed)
         # The actor whose exploration the explorer has, and those of other actors that share this policy.
         self._explores_as: int | None = None
         self._explorations: dict[int, dict[str, npt.NDArray[np.generic]]] = {}
@@ -113,13 +113,7 @@ class Policy:
         """Set all weights from a float32 [P], and the global frames of the schedules of exploration and loss."""
         self._assign(parameters)
         self.method.begin(frames)
-        self._explorer.begin(frames)
-
-    def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        return self._explorer.state()
-
-    def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        self._explorer.restore(state)
+        self.explorer.begin(frames)
 
     def add_exploration(self, actor_id: int, seed: int) -> None:
         """Begin the exploration of one more actor, with random streams of its own."""
@@ -128,8 +122,8 @@ class Policy:
     def explore_as(self, actor_id: int) -> None:
         """Go on with the exploration of an actor, and keep the previous actor's. The first actor needs no `add`."""
         if self._explores_as is not None and self._explores_as != actor_id:
-            self._explorations[self._explores_as] = self.exploration_state()
-            self.restore_exploration(self._explorations.pop(actor_id))
+            self._explorations[self._explores_as] = self.explorer.state()
+            self.explorer.restore(self._explorations.pop(actor_id))
         self._explores_as = actor_id
 
     def first_state(self, environments: int) -> State:
@@ -171,7 +165,7 @@ class Policy:
         return self._sample(output)
 
     def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:
-        actions = self._explorer.sample(output)
+        actions = self.explorer.sample(output)
         if not self._gives_values:
             # Values and log π would take a tenth of the time of a small network's call.
             return actions, *output.state
@@ -188,25 +182,27 @@ class Policy:
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
     settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
-    network_of = partial(_network_of, settings.name)
     network: Network
     if spec.parts is not None and NETWORKS[settings.name].whole:
-        inner = network_of(settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean))
+        inner = _network_of(
+            settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean)
+        )
         assert isinstance(inner, KerasNetwork)
         network = WholeNetwork(of_the_trunk, inner.model, spec.parts)
     elif spec.parts is not None:
         scale, mean = _observation_scale(config, spec), spec.observation_mean
-        network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, network_of, mean, scale)
+        network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, _network_of, mean, scale)
     else:
         seen_by = spec.observation_mean if spec.images else _observation_scale(config, spec)
-        network = network_of(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
+        network = _network_of(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
     if settings.recurrent == "lstm":
         network = RecurrentNetwork(network, heads, LSTM_UNITS, seed)
     network.add_parameters(method.parameters(network.feature_size))
     return MaskedNetwork(network, spec.observation_shape, spec.actions, method.action_head) if spec.masked else network
 
 
-def _network_of(name: str, settings: NetworkConfig, shape: Any, heads: Sequence[Head], *more: Any) -> Network:
+def _network_of(settings: NetworkConfig, shape: Any, heads: Sequence[Head], *more: Any) -> Network:
+    name = settings.name
     base = KerasNetwork if NETWORKS[name].whole else Network
     network: Network = made("network.name", name, NETWORKS, base, settings, shape, heads, *more)
     if not isinstance(network, KerasNetwork):
@@ -231,8 +227,7 @@ def _network_of(name: str, settings: NetworkConfig, shape: Any, heads: Sequence[
 
 def _takes(inputs: Sequence[Any], shape: Sequence[int]) -> bool:
     """True if the only input of a model has this shape; None stands for any size."""
-    sizes = tuple(inputs[0].shape[1:]) if len(inputs) == 1 else ()
-    return len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(sizes, shape, strict=True))
+    return len(inputs) == 1 and tf.TensorShape(inputs[0].shape[1:]).is_compatible_with(tuple(shape))
 
 
 def assign_graph(network: Network, layout: ParameterLayout) -> Graph:

@@ -50,7 +50,7 @@ class RolloutBuilder:
         # Discount 0 where a life was lost, without ending the episode.
         self._terminal_on_life_loss = settings.terminal_on_life_loss
         self._t = 0
-        self._resets_next = np.zeros(environments, bool)
+        self.resets = np.zeros(environments, bool)
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[EpisodeStats] = []
@@ -81,13 +81,9 @@ class RolloutBuilder:
         """The buffer [B, …] of the next observations. An environment that writes there saves a copy."""
         return self._slots[self._t + 1]
 
-    @property
-    def resets(self) -> npt.NDArray[np.bool_]:
-        return self._resets_next
-
     def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
         """Add one vector step: `actions` [B] or [B, D] were taken in `observations` and led to `result`."""
-        t, live = self._t, ~self._resets_next
+        t, live = self._t, ~self.resets
         # Environments usually write to the buffer themselves.
         if result.observations is not self._slots[t + 1]:
             self._slots[t + 1][...] = result.observations
@@ -120,7 +116,7 @@ class RolloutBuilder:
             self._finished.append(EpisodeStats(returns, lengths, info, np.flatnonzero(ended)))
             self._episode_returns[ended] = 0.0
             self._episode_lengths[ended] = 0
-        self._resets_next = ended
+        self.resets = ended
         if result.non_finite is not None:
             self._note_observations(t, result.non_finite)
 
@@ -137,7 +133,7 @@ class RolloutBuilder:
         return np.where(faults, np.float32(0), rewards), np.where(faults, np.float32(0), unscaled)
 
     def _note_observations(self, t: int, non_finite: NonFinite) -> None:
-        replaced, goes_on = non_finite.environments, ~self._resets_next
+        replaced, goes_on = non_finite.environments, ~self.resets
         self._replaced[t + 1] = replaced
         last = t + 1 == len(self._actions)
         # Values follow from it, by an action or as a bootstrap; the first one of an episode is no bootstrap.

@@ -215,12 +215,10 @@ class EvaluationPart(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence["EvaluationPart"]) -> "EvaluationPart":
         """The episodes of all parts, one at least, with the actor and the number of the first."""
-        environments, order, games = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("environments", "order", "games")
-        )
-        episodes = EpisodeStats.joined([part.episodes for part in parts])
-        agent_steps = sum(part.agent_steps for part in parts)
-        return cls(*parts[0][:2], episodes, environments, order, games, agent_steps)
+        _, _, episodes, *columns, agent_steps = zip(*parts, strict=True)
+        environments, order, games = map(np.concatenate, columns)
+        joined = EpisodeStats.joined(episodes)
+        return cls(*parts[0][:2], joined, environments, order, games, sum(agent_steps))
 
 
 class ImagePart(NamedTuple):
