@@ -168,12 +168,9 @@ class Minibatches(Gradients):
         a_float = tf.TensorSpec(shape, tf.float32)
         minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
         states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
+        drawn_from = [minibatch, *signature[:2], a_float, a_float, a_float, a_float, *states]
         self._targets = Graph(self._targets_graph, [_MOMENTS, _COUNTED, a_float, *signature], compiled=policy.compiled)
-        self._gradient = Graph(
-            self._gradient_graph,
-            [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states],
-            compiled=policy.compiled,
-        )
+        self._gradient = Graph(self._gradient_graph, drawn_from, compiled=policy.compiled)
 
     def _reset(self, seed: int) -> None:
         super()._reset(seed)
@@ -223,10 +220,8 @@ class Minibatches(Gradients):
 
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:
         """The gradient over a minibatch, and its statistics."""
-        gradient, statistics = self._gradient(
-            rollout.observations, rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs,
-            indices, *rollout.first_state,
-        )  # fmt: skip
+        samples = rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs
+        gradient, statistics = self._gradient(indices, rollout.observations, *samples, *rollout.first_state)
         return gradient, statistics
 
     def drop(self) -> int:
@@ -261,29 +256,21 @@ class Minibatches(Gradients):
             advantages, moments = standardised_by_recent(advantages, tensors.mask, moments, counted)
         return returns, advantages, moments
 
-    def _gradient_graph(
-        self,
-        observations: tf.Tensor,
-        actions: tf.Tensor,
-        mask: tf.Tensor,
-        returns: tf.Tensor,
-        advantages: tf.Tensor,
-        log_probs: tf.Tensor,
-        indices: tf.Tensor,
-        *first_state: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _gradient_graph(self, indices: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """`rollout`: the observations, the fields of `Samples`, and the state at time 0."""
         method, network = self._policy.method, self._policy.network
+        count = 1 + len(Samples._fields)
 
         def drawn(x: tf.Tensor) -> tf.Tensor:
             if network.state_units:
                 return tf.gather(x, indices, axis=1)
             return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
 
-        samples = Samples(*(drawn(tf.convert_to_tensor(x)) for x in (actions, mask, returns, advantages, log_probs)))
-        observations = drawn(tf.convert_to_tensor(observations))
+        observations, *fields = (drawn(tf.convert_to_tensor(x)) for x in rollout[:count])
+        samples = Samples(*fields)
         with tf.GradientTape() as tape:
             if network.state_units:
-                state = [tf.gather(part, indices) for part in first_state]
+                state = [tf.gather(part, indices) for part in rollout[count:]]
                 output = network.unroll(observations[:-1], state, samples.mask)
             else:
                 output = network(observations)
@@ -352,9 +339,7 @@ def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Seq
     return [
         tf.TensorSpec((steps[0] + 1, steps[1], *spec.row_shape), spec.observation_dtype),
         tf.TensorSpec((*steps, *actions.shape), actions.dtype),
-        tf.TensorSpec(steps, tf.float32),
-        tf.TensorSpec(steps, tf.float32),
-        tf.TensorSpec(steps, tf.float32),
+        *[tf.TensorSpec(steps, tf.float32)] * 3,
         tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
         *(tf.TensorSpec((steps[1], units), tf.float32) for units in (*state_units, *state_units)),
     ]
@@ -369,8 +354,6 @@ def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
     # Eager graphs, for debugging, pass arrays.
     tensors = [tf.convert_to_tensor(x) for x in arrays]
     count = len(Rollout._fields) - 2
-    states = tensors[count:]
-    middle = len(states) // 2
-    return RolloutTensors(*tensors[:count])._replace(
-        first_state=tuple(states[:middle]), last_state=tuple(states[middle:])
-    )
+    middle = (count + len(tensors)) // 2
+    first, last = tuple(tensors[count:middle]), tuple(tensors[middle:])
+    return RolloutTensors(*tensors[:count])._replace(first_state=first, last_state=last)
