@@ -87,9 +87,8 @@ def actor_critic_loss(
     Raises:
         ValueError: shapes that do not fit each other: (N,) against (N, 1) would broadcast to (N, N).
     """
-    _refuse_other_shapes(
-        values, log_probs=log_probs, entropies=entropies, returns=returns, advantages=advantages, mask=mask
-    )
+    fields = {"log_probs": log_probs, "entropies": entropies, "returns": returns, "advantages": advantages}
+    refuse_other_shapes("values", values.shape, **fields, mask=mask)
     log_probs, entropies, values, returns, advantages = (
         selected(x, mask)
         for x in (log_probs, entropies, values, tf.stop_gradient(returns), tf.stop_gradient(advantages))
@@ -105,7 +104,7 @@ def actor_critic_loss(
     if behaviour_log_probs is None:
         policy = -mean(log_probs * advantages)
     else:
-        _refuse_other_shapes(values, behaviour_log_probs=behaviour_log_probs)
+        refuse_other_shapes("values", values.shape, behaviour_log_probs=behaviour_log_probs)
         # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
         before = selected(tf.stop_gradient(behaviour_log_probs), mask)
         log_ratios = tf.clip_by_value(log_probs - before, -_LOG_RATIO, _LOG_RATIO)
@@ -223,7 +222,7 @@ def action_value_loss(
         ValueError: shapes that do not fit each other.
     """
     values = chosen(action_values, actions)
-    _refuse_other_shapes(values, returns=returns, mask=mask)
+    refuse_other_shapes("values", values.shape, returns=returns, mask=mask)
     errors = tf.square(selected(tf.stop_gradient(returns), mask) - selected(values, mask))
     total = tf.reduce_sum(errors)
     mean = total / tf.maximum(tf.reduce_sum(mask), 1.0)
@@ -237,7 +236,7 @@ def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     return tf.gather(action_values, actions, axis=-1, batch_dims=actions.shape.rank)
 
 
-def _refuse_other_shapes(values: tf.Tensor, **others: tf.Tensor) -> None:
-    for name, tensor in others.items():
-        if not values.shape.is_compatible_with(tensor.shape):
-            raise ValueError(f"{name} of shape {tensor.shape} do not fit values of shape {values.shape}")
+def refuse_other_shapes(of: str, shape: tf.TensorShape, **tensors: tf.Tensor) -> None:
+    for name, tensor in tensors.items():
+        if not shape.is_compatible_with(tensor.shape):
+            raise ValueError(f"{name} of shape {tensor.shape} do not fit {of} of shape {shape}")

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from shared.losses import refuse_other_shapes
+
 
 def lambda_returns(
     rewards: tf.Tensor,
@@ -34,21 +36,11 @@ def lambda_returns(
     flows into everything that the arguments depend on: a loss that holds targets constant, as all of ours do, stops it.
     Another rank or shape, and an `n_step` that is not from 1 to T, are a ValueError.
     """
-    for name, tensor, rank in (
-        ("rewards", rewards, 2),
-        ("discounts", discounts, 2),
-        ("values", values, 2),
-        ("mask", mask, 2),
-        ("bootstrap_value", bootstrap_value, 1),
-    ):
-        if tensor.shape.rank != rank:
-            raise ValueError(f"{name} must have rank {rank}, got shape {tensor.shape}")
-        fits = rewards.shape[-1:] if rank == 1 else rewards.shape
-        if not fits.is_compatible_with(tensor.shape):
-            raise ValueError(f"{name} of shape {tensor.shape} do not fit rewards of shape {rewards.shape}")
-    unroll_length = rewards.shape[0]
-    if unroll_length is None:
-        raise ValueError(f"the unroll length of rewards must be static, got shape {rewards.shape}")
+    if rewards.shape.rank != 2 or rewards.shape[0] is None:
+        raise ValueError(f"rewards must be [T, B] with a static T, got shape {rewards.shape}")
+    unroll_length, *batch = rewards.shape
+    refuse_other_shapes("rewards", rewards.shape, discounts=discounts, values=values, mask=mask)
+    refuse_other_shapes("environments", tf.TensorShape(batch), bootstrap_value=bootstrap_value)
     if n_step is not None and not 1 <= n_step <= unroll_length:
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
     next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)

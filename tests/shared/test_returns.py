@@ -109,8 +109,8 @@ def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
             returns(ones, ones, ones, one, ones, n_step=n_step)
     with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) do not fit rewards of shape \(2, 1\)"):
         returns(ones, ones, ones, one, tf.ones((2, 2)))
-    with pytest.raises(ValueError, match="bootstrap_value must have rank 1"):
+    with pytest.raises(ValueError, match=r"bootstrap_value of shape \(2, 1\) do not fit"):
         returns(ones, ones, ones, ones, ones)
     graph = tf.function(lambda x: returns(x, x, x, one, x), input_signature=[tf.TensorSpec((None, 1), tf.float32)])
-    with pytest.raises(ValueError, match="must be static"):
+    with pytest.raises(ValueError, match="static T"):
         graph(ones)
