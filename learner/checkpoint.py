@@ -64,7 +64,11 @@ class Checkpoints:
         # Open as long as this object lives.
         self._opened = ExitStack()
         folder = self._opened.enter_context(_for_tensorflow(folder))
-        _remove_damaged_list(folder)
+        try:
+            tf.train.get_checkpoint_state(str(folder))
+        except _DAMAGE:
+            # TensorFlow's list of checkpoints serves only to delete old ones.
+            (folder / "checkpoint").unlink()
         self._state = _JsonState(save_state, restore_state)
         self._checkpoint = tf.train.Checkpoint(variables=variables, state=self._state)
         self._manager = tf.train.CheckpointManager(
@@ -81,7 +85,9 @@ class Checkpoints:
             return str(self._folder / Path(self._manager.save(checkpoint_number=version)).name)
         except (tf.errors.OpError, OSError) as error:
             # Frees a full disk. Files of an earlier checkpoint of the same version stay.
-            _remove(self._files() - before)
+            for part in self._files() - before:
+                with suppress(OSError):
+                    shutil.rmtree(part) if part.is_dir() else part.unlink()
             raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 
     def restore(self) -> list[str]:
@@ -126,20 +132,6 @@ def _for_tensorflow(folder: Path) -> Iterator[Path]:
         yield _OPEN_FOLDERS / str(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(parts: set[Path]) -> None:
-    for part in parts:
-        with suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
-
-
-def _remove_damaged_list(folder: Path) -> None:
-    """Delete TensorFlow's list of checkpoints if it cannot be read. It serves only to delete old ones."""
-    try:
-        tf.train.get_checkpoint_state(str(folder))
-    except _DAMAGE:
-        (folder / "checkpoint").unlink()
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
