@@ -48,7 +48,10 @@ class Graph:
         if tf.config.functions_run_eagerly():
             return _flat(self._function(*arguments))
         if self._concrete is None:
-            self._trace()
+            self._concrete = self._function.get_concrete_function()
+            self._captured = self._concrete.captured_inputs
+            self._by_runtime = self._compiled or has_gpu()
+            self._output_dtypes = [output.dtype for output in self._concrete.outputs]
         tensors = [self._tensor(x, *spec) for x, spec in zip(arguments, self._signature, strict=True)]
         if self._by_runtime:
             # It copies arguments to the GPU.
@@ -57,12 +60,6 @@ class Graph:
         return tf.raw_ops.StatefulPartitionedCall(
             args=[*tensors, *self._captured], Tout=self._output_dtypes, f=self._concrete
         )
-
-    def _trace(self) -> None:
-        self._concrete = self._function.get_concrete_function()
-        self._captured = self._concrete.captured_inputs
-        self._by_runtime = self._compiled or has_gpu()
-        self._output_dtypes = [output.dtype for output in self._concrete.outputs]
 
     @staticmethod
     def _tensor(

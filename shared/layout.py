@@ -55,8 +55,6 @@ class ParameterLayout:
 
     def flatten(self, tensors: Sequence[npt.ArrayLike]) -> Float32Array:
         """Join tensors, given in the order of the layout, into a new float32 [P]; a ValueError if one does not fit."""
-        if len(tensors) != len(self.shapes):
-            raise ValueError(f"expected {len(self.shapes)} tensors, got {len(tensors)}")
         flat = np.empty(self.size, np.float32)
         for name, shape, offset, tensor in zip(self.names, self.shapes, self.offsets, tensors, strict=True):
             array = np.asarray(tensor, np.float32)

@@ -53,6 +53,9 @@ class Network(ABC):
     in every process.
     """
 
+    state_units: tuple[int, ...] = ()
+    """Units of each tensor of the state. Empty without a memory. The state at the start of an episode is zeros."""
+
     def __init__(self, heads: Sequence[Head]) -> None:
         self._heads = tuple(heads)
         self._parameters: dict[str, keras.Variable] = {}
@@ -77,21 +80,11 @@ class Network(ABC):
         """All variables in the order of the parameter layout: the trainable ones first."""
         return [*self.trainable_variables, *self.untrained_variables]
 
-    @property
-    def state_units(self) -> tuple[int, ...]:
-        """Units of each tensor of the state. Empty without a memory. The state at the start of an episode is zeros."""
-        return ()
-
     @abstractmethod
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         """Evaluate a batch [N, *observation_shape] in its own dtype, with the state at that time."""
 
-    def unroll(
-        self,
-        observations: tf.Tensor,
-        state: Sequence[tf.Tensor],  # noqa: ARG002
-        mask: tf.Tensor,  # noqa: ARG002
-    ) -> NetworkOutput:
+    def unroll(self, observations: tf.Tensor, state: Sequence[tf.Tensor], mask: tf.Tensor) -> NetworkOutput:  # noqa: ARG002
         """Evaluate T times of B environments [T, B, …] in sequence. Heads and features have the leading shape [T, B].
 
         `state` float32 [B, units] each: at time 0; no gradient flows into it. After a step with `mask` 0, float32 [T,

@@ -30,6 +30,8 @@ class MultiInputNetwork(Network):
     on a number. `observation_mean`: of whole rows, float32 [R].
     """
 
+    feature_size = _UNITS
+
     def __init__(
         self,
         config: NetworkConfig,
@@ -58,10 +60,6 @@ class MultiInputNetwork(Network):
         self._head_weights = [
             initial_weights(head.name, (_UNITS, head.units), head.gain, next(own_seeds)) for head in heads
         ]
-
-    @property
-    def feature_size(self) -> int:
-        return _UNITS
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
@@ -132,7 +130,7 @@ class MaskedNetwork(Network):
 
     def __init__(self, network: Network, observation_shape: Sequence[int], actions: ActionSpec, head: str) -> None:
         super().__init__(())
-        self._network, self._head = network, head
+        self._network, self._head, self.state_units = network, head, network.state_units
         self._observation_shape, self._actions = tuple(observation_shape), actions.size
 
     @property
@@ -146,10 +144,6 @@ class MaskedNetwork(Network):
     @property
     def untrained_variables(self) -> list[keras.Variable]:
         return self._network.untrained_variables
-
-    @property
-    def state_units(self) -> tuple[int, ...]:
-        return self._network.state_units
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         """Evaluate rows [N, size + A]: an observation, flat, and its mask, in one dtype."""

@@ -64,9 +64,9 @@ class MultilayerPerceptron(KerasNetwork):
         for name, trunk in self._trunks.items():
             x = scaled
             for layer in (*trunk, *([self.model.get_layer(name)] if self._heads else [])):
-                x = _copy(layer)(x)
+                x = layer(x)
             outputs[name if self._heads else "features"] = x
-        return _with_weights(keras.Model(inputs, outputs, name="mlp"), self.model)
+        return keras.Model(inputs, outputs, name="mlp")
 
     def _trunk(self, head: str, config: NetworkConfig) -> Iterator[keras.Layer]:
         activation = None if config.layer_norm else config.activation
@@ -96,14 +96,3 @@ class _RunningScale(keras.layers.Layer):
 
 def _rescaling(scale: npt.NDArray, offset: npt.NDArray) -> keras.layers.Rescaling:
     return keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
-
-
-def _copy(layer: keras.Layer) -> keras.Layer:
-    return type(layer).from_config(layer.get_config())
-
-
-def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:
-    for layer in model.layers:
-        if layer.weights:
-            layer.set_weights(source.get_layer(layer.name).get_weights())
-    return model

@@ -24,7 +24,7 @@ class RecurrentNetwork(Network):
 
     def __init__(self, trunk: Network, heads: Sequence[Head], units: int, seed: int) -> None:
         super().__init__(heads)
-        self._trunk, self._units = trunk, units
+        self._trunk, self._units, self.state_units = trunk, units, (units, units)
         seeds = orthogonal_seeds(seed + _AFTER_THE_TRUNK)
 
         def orthogonal(name: str, inputs: int) -> keras.Variable:
@@ -49,10 +49,6 @@ class RecurrentNetwork(Network):
     @property
     def untrained_variables(self) -> list[keras.Variable]:
         return self._trunk.untrained_variables
-
-    @property
-    def state_units(self) -> tuple[int, ...]:
-        return self._units, self._units
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         trunk = self._trunk(observations)
