@@ -178,9 +178,8 @@ def import_modules(names: Iterable[str]) -> None:
     """
     for name in names:
         if name in _PACKAGES:
-            raise setting_error(
-                "environment.import", name, "is the name of a package of tributary-rl: rename the module"
-            )
+            problem = "is the name of a package of tributary-rl: rename the module"
+            raise setting_error("environment.import", name, problem)
         if name in sys.modules:
             continue
         # Python puts the directory of the command there instead. Last, so that it shadows nothing.
@@ -188,20 +187,10 @@ def import_modules(names: Iterable[str]) -> None:
             sys.path.append(os.getcwd())
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            missing = error.name or ""
-            if name != missing and not name.startswith(f"{missing}."):
-                raise _not_imported(name, error) from error
-            raise setting_error(
-                "environment.import",
-                name,
-                f"there is no such module: install it, on every node, or go to the folder that it is in (this is "
-                f"{os.getcwd()})",
-            ) from error
         except (Exception, SystemExit) as error:
             # A program without `if __name__ == "__main__"` may end with sys.exit().
-            raise _not_imported(name, error) from error
-
-
-def _not_imported(name: str, error: BaseException) -> Exception:
-    return setting_error("environment.import", name, f"cannot be imported: {typed_line(error)}")
+            problem = f"cannot be imported: {typed_line(error)}"
+            if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+                remedy = "install it, on every node, or go to the folder that it is in"
+                problem = f"there is no such module: {remedy} (this is {os.getcwd()})"
+            raise setting_error("environment.import", name, problem) from error
