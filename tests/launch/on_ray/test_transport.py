@@ -27,6 +27,7 @@ from launch.on_ray.transport import (
     LocalConnection,
     LocalTransport,
     SharedVector,
+    VectorAddress,
     attach,
     open_channel,
 )
@@ -138,6 +139,27 @@ def test_a_vector_is_memory_without_a_name() -> None:
     with pytest.raises(FileNotFoundError):
         attach(address)
     assert values[4] == 4.0
+
+
+def test_vectors_of_weights_are_written_again_when_no_call_reads_them() -> None:
+    transport = LocalTransport()
+    connections = [transport.offer() for _ in range(3)]
+    ends = [open_channel(connection.address) for connection in connections if connection is not None]
+
+    def sent(actor: int, version: int) -> list[VectorAddress]:
+        weights, target = (WeightSnapshot(version, np.full(5, sign * version, np.float32)) for sign in (1, -1))
+        connection, end = connections[actor], ends[actor]
+        assert connection is not None
+        assert end is not None
+        transport.call(connection, Call(weights, target, None))
+        return [snapshot.parameters for snapshot in end.receive().call[:2]]
+
+    first = sent(0, 1)
+    assert [attach(address)[0] for address in (*first, *sent(1, 2), *first)] == [1, -1, 2, -2, 1, -1]
+    # The call of an actor that has died reads nothing.
+    assert connections[0] is not None
+    transport.disconnect(connections[0])
+    assert sent(2, 3) == first
 
 
 _PRESET = PRESETS["cartpole"].config
