@@ -61,6 +61,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     performance = Performance(arguments, arguments.episodes)
     made, stage = performance.description, performance.stage
     output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
+    check_can_be_written(output, "output")
     print_line(console, f"playing {made['environment']} with {performance.source}")
     returns: list[float] = []
     writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)

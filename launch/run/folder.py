@@ -88,7 +88,13 @@ class RunFolder:
     def output(self, name: str) -> Path:
         """The path of a command's output file, in a folder that exists."""
         path = self.outputs / name
-        make_folder(path.parent, "output")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            # Not every command has --output.
+            advice = "change to a folder that can be written to" if self.ships else "copy the run to another place"
+            line = f"the folder of the results, {path.parent}, cannot be made: {error.strerror}; {advice}"
+            raise ConfigurationError(line) from error
         return path
 
     def check_free(self) -> None:
@@ -178,6 +184,8 @@ class RunFolder:
         """The resolved settings, to look at. `setting` is the option that named the folder."""
         file = self.settings_file
         if not file.is_file():
+            if (self.path / SEEDS_FILE).is_file():
+                raise setting_error(setting, self.path, "has several seeds: name the folder of one, seed-N in it")
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -126,6 +127,13 @@ def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.Capture
     assert [[word.strip() for word in line if word.strip()] for line in shown] == [values, ["10", "not run"]]
     Console(width=120).print(seeds_table(result, 120))
     assert "agent steps/s" in capsys.readouterr().out
+
+
+def test_a_command_for_one_run_names_the_folders_of_seeds(tmp_path: Path, refused: Callable[[str], str]) -> None:
+    (tmp_path / SEEDS_FILE).touch()
+    for command in ("evaluate", "record", "export"):
+        line = f"RUN {tmp_path}: has several seeds: name the folder of one, seed-N in it"
+        assert refused(f"{command} {tmp_path}") == line
 
 
 @pytest.mark.usefixtures("working_folder")

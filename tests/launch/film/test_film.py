@@ -2,8 +2,10 @@
 
 import errno
 import json
+import re
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,22 @@ def test_nothing_is_left_of_a_film_or_a_picture_that_cannot_be_saved(
     with pytest.raises(OSError, match="No space"), figure(1, 1) as (drawn, _):
         save(drawn, [tmp_path / "curve.svg"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_video_that_cannot_be_written_is_refused_before_it_is_played(refused: Callable[[str], str]) -> None:
+    videos = Path("runs", "zoo-cartpole", "videos")
+    videos.parent.mkdir(parents=True)
+    # Root may write to any other folder.
+    videos.symlink_to("/proc/self")
+    assert re.fullmatch(
+        r"--output runs/zoo-cartpole/videos/update-\d+.mp4: cannot be written: .*",
+        refused("record zoo:cartpole"),
+    )
+    videos.unlink()
+    videos.parent.rmdir()
+    videos.parent.touch()
+    assert refused("record zoo:cartpole") == (
+        f"the folder of the results, {videos}, cannot be made: Not a directory; change to a folder that can be "
+        "written to"
+    )

@@ -159,10 +159,11 @@ def test_exported_networks_give_the_same_elsewhere(exported: dict[str, Exported]
 
 def test_the_lines_of_the_page_play_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["export", "zoo:pong", "--format", "onnx", "--output", "export"]) == 0
-    inside = json.loads(Path("export/model.json").read_text())["inputs"]["in_the_file"]
-    assert inside == {"images": "minus their mean in random play, times 4 / 255"}
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    (command,) = re.findall(r"`tributary (export zoo:pong .*onnx.*?)`", page)
+    assert main(command.split()) == 0
+    inside = json.loads(Path("export-onnx/model.json").read_text())["inputs"]["in_the_file"]
+    assert inside == {"images": "minus their mean in random play, times 4 / 255"}
     (lines,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "environment.step" in block)
     agent, played = tributary.load("zoo:pong"), []
     own, _ = policy_of(run_path("zoo:pong"))
