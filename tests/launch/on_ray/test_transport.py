@@ -30,6 +30,7 @@ from launch.on_ray.transport import (
     VectorAddress,
     attach,
     open_channel,
+    serve,
 )
 from launch.presets import PRESETS
 from shared.config import ActorConfig, LearnerConfig, RunConfig
@@ -160,6 +161,19 @@ def test_vectors_of_weights_are_written_again_when_no_call_reads_them() -> None:
     assert connections[0] is not None
     transport.disconnect(connections[0])
     assert sent(2, 3) == first
+
+
+def test_an_actor_maps_a_vector_once() -> None:
+    transport, connection, seen = LocalTransport(), LocalConnection(), list[Call]()
+    end = open_channel(connection.address)
+    assert end is not None
+    snapshot = WeightSnapshot(1, np.ones(5, np.float32))
+    for _ in range(2):
+        transport.call(connection, Call(snapshot, None, None))
+    connection.close()
+    serve(end, lambda call: seen.append(call) or Heartbeat(0, expects_report=True))
+    first, second = (call.weights.parameters for call in seen)
+    assert first is second
 
 
 _PRESET = PRESETS["cartpole"].config
