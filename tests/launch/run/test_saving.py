@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -17,7 +18,7 @@ from sessions import quick, session
 
 from launch.cli import main
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.events import Row, Saved
+from launch.run.events import Event, Row, Saved
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
 from launch.run.saving import (
@@ -146,6 +147,22 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path)
     assert before["frames"] < after["frames"]
     assert before["updates"] < after["updates"]
     assert read_object(copy.summary) == after
+
+
+def test_a_copy_has_the_checkpoints_of_a_run_under_way(tmp_path: Path) -> None:
+    copy, found = RunFolder(tmp_path / "remote"), list[bool]()
+
+    def on_event(event: Event) -> bool:
+        if isinstance(event, Saved):
+            deadline = time.monotonic() + 30.0
+            while not copy.has_checkpoint and time.monotonic() < deadline:
+                time.sleep(0.01)
+            found.append(copy.has_checkpoint)
+        return not found
+
+    config = quick(storage=f"file://{copy.path}", total_frames=10**7, checkpoint={"every_frames": 500})
+    train(config, tmp_path / "run", on_event)
+    assert found[0]
 
 
 def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
