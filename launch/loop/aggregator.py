@@ -34,9 +34,8 @@ class GradientAggregator:
     Gradients are added in their order of arrival, as the learner would: the sum is equal to the bit. Each gradient
     keeps its own report, so that the learner still admits and accounts for each one.
 
-    Args:
-        executor: runs the rollouts on one node. Its actors are started, and no rollout is under way.
-        clock: monotonic seconds.
+    The executor runs the rollouts on one node: its actors are started, and no rollout is under way. `clock` gives
+    monotonic seconds.
     """
 
     def __init__(

@@ -30,12 +30,8 @@ class Coordinator:
     `run` is a generator: logging, checkpoints and stopping are its caller's. It yields an event after the learner has
     taken it in and the actor has been dispatched again, so that the actor works while the caller writes.
 
-    Args:
-        learner: takes the reports.
-        executor: runs the rollouts.
-        supervision: limits of silence and of replacements.
-        clock: monotonic seconds.
-        longest_episode: agent steps of the longest episode, where the environment has a limit; else 0.
+    `clock` gives monotonic seconds. `longest_episode`: agent steps of the longest one, where the environment has a
+    limit; else 0.
 
     Attributes:
         pool: of the actors; it counts restarts and lost rollouts.
@@ -133,11 +129,7 @@ class Coordinator:
         self.pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
-        """Submit a report to the learner, and dispatch to its actor again.
-
-        Raises:
-            TrainingStoppedError: too many rollouts in a row were not finite.
-        """
+        """Submit a report to the learner, and dispatch to its actor again."""
         if self.began is None:
             # Not `clock`: a replay drives it by the trace. Actors on other machines have clocks of their own.
             self.began = time.monotonic() - worked_seconds(report)

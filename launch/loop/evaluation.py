@@ -53,9 +53,8 @@ class EvaluationLost(NamedTuple):
 class EvaluationShares:
     """The shares of workers in some environments of an evaluation, and the progress of each.
 
-    Args:
-        whole: the environments, and the episodes that each of them plays at present.
-        workers: number of actors of each worker, by its id.
+    `whole`: the environments, and the episodes that each of them plays at present. `workers`: the number of actors of
+    each worker, by its id.
     """
 
     def __init__(self, config: EvaluationConfig, whole: EvaluationShare, workers: Mapping[int, int]) -> None:
@@ -92,13 +91,8 @@ class EvaluationShares:
 class SharedEvaluation(EvaluationShares):
     """One evaluation, wave by wave.
 
-    Args:
-        snapshot: its weights.
-        workers: number of actors of each worker, by its id; at least one.
-        goes_on: looks at the returns of whole waves, from 20 episodes on. None: all episodes are played.
-
-    Attributes:
-        agent_steps: agent steps played so far.
+    There is at least one worker. `goes_on` looks at the returns of whole waves, from 20 episodes on; without it all
+    episodes are played. `agent_steps` have been played so far.
     """
 
     def __init__(

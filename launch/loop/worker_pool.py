@@ -57,15 +57,16 @@ class WorkerPool:
     The coordinator has one, and so has the gradient aggregator of each node. In the coordinator's pool an id may stand
     for an aggregator and its actors; the rules are the same.
 
-    Args:
-        executor: runs the rollouts. Weights are published before the first dispatch.
-        supervision: limits of silence and of replacements.
-        clock: monotonic seconds.
+    Weights are published before the first dispatch. `clock` gives monotonic seconds.
 
     Attributes:
         share_of: returns an actor's share of an evaluation, played in place of training; None if it has none.
         actor_restarts: number of replaced actors, those behind an aggregator included.
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
+
+    Raises:
+        TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout. By
+            `on_child_event`, `on_failure` and `supervise`.
     """
 
     def __init__(self, executor: Executor, supervision: SupervisionConfig, clock: Callable[[], float]) -> None:
@@ -123,11 +124,7 @@ class WorkerPool:
         self.dispatch(part.actor_id)
 
     def on_child_event(self, event: ChildEvent) -> Change:
-        """Count a change among the actors behind an aggregator, and dispatch to it again.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
+        """Count a change among the actors behind an aggregator, and dispatch to it again."""
         now = self._clock()
         # A process starts or has just ended there.
         self._watchdog.starts_again(event.actor_id)
@@ -153,11 +150,7 @@ class WorkerPool:
         (self._expected.add if expected else self._expected.discard)(actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:
-        """End a failed actor, and schedule its replacement.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
+        """End a failed actor, and schedule its replacement."""
         now = self._clock()
         self._end(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
@@ -174,11 +167,7 @@ class WorkerPool:
             yield Drained(actor_id)
 
     def supervise(self) -> Iterator[Change]:
-        """End hung actors, follow the cluster, and start due replacements.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
+        """End hung actors, follow the cluster, and start due replacements."""
         now = self._clock()
         if now - self._checked >= _CHECK_SECONDS:
             self._checked = now
