@@ -1,13 +1,14 @@
 """Exploration of actors. Each explorer has its own state: a random stream, ε, or noise that persists."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
-from shared.distributions import allowed, categorical_sample, masked_logits, spherical
+from shared.distributions import allowed, categorical_sample, masked_logits
 from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
@@ -116,18 +117,14 @@ def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> n
 
 
 class GaussianNoise(RandomStream):
-    """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
+    """Samples N(μ, σ²) independently at each step; `gaussian` gives μ and log σ of an output."""
+
+    def __init__(self, seed: int, gaussian: Callable[[NetworkOutput], tuple[tf.Tensor, tf.Tensor]]) -> None:
+        super().__init__(seed)
+        self._gaussian = gaussian
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        mean = output.heads["policy"]
-        return mean + tf.exp(output.parameters["log_std"]) * self.generator.normal(tf.shape(mean))
-
-
-class SphericalNoise(RandomStream):
-    """Samples N(μ, σ²I) independently at each step, by the head "policy", see `spherical`."""
-
-    def sample(self, output: NetworkOutput) -> tf.Tensor:
-        mean, log_std = spherical(output.heads["policy"])
+        mean, log_std = self._gaussian(output)
         return mean + tf.exp(log_std) * self.generator.normal(tf.shape(mean))
 
 

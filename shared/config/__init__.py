@@ -172,11 +172,7 @@ def _combinations(config: RunConfig) -> Iterator[Rule]:
         "aggregation", sums and (inline or config.lockstep or config.record_arrivals is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
-    yield (
-        "learner.device",
-        inline and config.learner.device == "gpu",
-        "inline updates are on the device of the actors",
-    )
+    yield "learner.device", inline and config.learner.device == "gpu", "inline updates are on the device of the actors"
     evaluated = config.stop_measure == "evaluation" and config.stop_at_return is not None
     yield (
         "stop_measure", evaluated and not config.evaluation.every_frames,

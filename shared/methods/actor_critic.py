@@ -13,11 +13,10 @@ from shared.distributions import (
     spherical,
     state_dependent_log_std,
 )
-from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, SphericalNoise, StateDependentNoise
+from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
 from shared.losses import actor_critic_loss, standardised
 from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
 from shared.networks import Head, Network, NetworkOutput
-from shared.returns import lambda_returns
 from shared.schedules import linear_anneal
 from shared.types import ActionSpec, Float32Array
 
@@ -66,13 +65,10 @@ class ActorCritic(Method):
     def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:  # noqa: ARG002
         if not self.actions.continuous:
             return CategoricalSampler(seed, self.actions.choices)
-        if self._spherical:
-            return SphericalNoise(seed)
-        if self.config.exploration.noise == "independent":
-            return GaussianNoise(seed)
-        return StateDependentNoise(
-            environments, self.actions.size, seed, self.config.exploration.noise_persistence_agent_steps
-        )
+        exploration = self.config.exploration
+        if exploration.noise != "state_dependent":
+            return GaussianNoise(seed, self._gaussian)
+        return StateDependentNoise(environments, self.actions.size, seed, exploration.noise_persistence_agent_steps)
 
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         if self.actions.continuous:
@@ -105,20 +101,11 @@ class ActorCritic(Method):
         rollout: RolloutTensors,
         values: tf.Tensor,
     ) -> Targets:
-        settings = self.config.method
         bootstrap_value = self.value(network(rollout.observations[-1], rollout.last_state))
-        returns = lambda_returns(
-            rollout.rewards,
-            rollout.discounts,
-            values,
-            tf.stop_gradient(bootstrap_value),
-            rollout.mask,
-            return_lambda=settings.return_lambda,
-            n_step=settings.n_step,
-        )
+        returns = self._lambda_returns(rollout, values, tf.stop_gradient(bootstrap_value))
         advantages = returns - values
         # A rollout of one of many actors is too small to be standardised by itself: see `standardised_by_recent`.
-        if settings.standardise_advantages and not self.config.actor.fresh_gradients:
+        if self.config.method.standardise_advantages and not self.config.actor.fresh_gradients:
             advantages = standardised(advantages, rollout.mask)
         return Targets(returns, advantages)
 

@@ -10,6 +10,7 @@ from shared.exploration import RandomStream
 from shared.losses import masked_mean
 from shared.networks import Head, Network, NetworkOutput
 from shared.registry import EXPLORERS, METHODS, made
+from shared.returns import lambda_returns
 from shared.types import ActionSpec, Float32Array, Rollout
 
 RolloutTensors = Rollout
@@ -110,6 +111,11 @@ class Method(ABC):
         `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]:
         the network's, at times 0 … T-1.
         """
+
+    def _lambda_returns(self, rollout: RolloutTensors, values: tf.Tensor, bootstrap_value: tf.Tensor) -> tf.Tensor:
+        tensors = rollout.rewards, rollout.discounts, values, bootstrap_value, rollout.mask
+        settings = self.config.method
+        return lambda_returns(*tensors, return_lambda=settings.return_lambda, n_step=settings.n_step)
 
     @abstractmethod
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:

@@ -8,7 +8,6 @@ from shared.exploration import EpsilonGreedy, RandomStream
 from shared.losses import action_value_loss, chosen, masked_mean
 from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
 from shared.networks import Head, Network, NetworkOutput
-from shared.returns import lambda_returns
 
 
 class QLearning(Method):
@@ -47,20 +46,11 @@ class QLearning(Method):
     def targets(
         self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
     ) -> Targets:
-        settings = self.config.method
         if target_network is None:
             bootstrap_values = self._acting_values(network, rollout, values)
         else:
             bootstrap_values = self._target_values(target_network, rollout)
-        returns = lambda_returns(
-            rollout.rewards,
-            rollout.discounts,
-            bootstrap_values[:-1],
-            bootstrap_values[-1],
-            rollout.mask,
-            return_lambda=settings.return_lambda,
-            n_step=settings.n_step,
-        )
+        returns = self._lambda_returns(rollout, bootstrap_values[:-1], bootstrap_values[-1])
         return Targets(returns, tf.zeros_like(returns))
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:

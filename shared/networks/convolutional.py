@@ -101,9 +101,8 @@ class ConvolutionalNetwork(Network):
 
     def as_keras(self) -> keras.Model:
         inputs = keras.Input(self._observation_shape, dtype="uint8", name="observations")
-        x = keras.layers.Rescaling(1.0, 0.0 if self._mean is None else (-self._mean.numpy()).tolist(), dtype="float32")(
-            inputs
-        )
+        offset = 0.0 if self._mean is None else (-self._mean.numpy()).tolist()
+        x = keras.layers.Rescaling(1.0, offset, dtype="float32")(inputs)
         for i, stride in enumerate(self._strides):
             kernel, bias = (variable.numpy() for variable in self._layers[i])
             side, filters = kernel.shape[0], kernel.shape[-1]

@@ -53,8 +53,7 @@ def as_layer_norm(norm: tuple[keras.Variable, keras.Variable], x: keras.KerasTen
 
 class Normalised(NamedTuple):
     """`values` float32 [N, …] have mean 0 and variance 1 over all units of an observation; `inverse_deviation` [N, 1,
-    …] is the factor that scaled them.
-    """
+    …] is the factor that scaled them."""
 
     values: tf.Tensor
     inverse_deviation: tf.Tensor

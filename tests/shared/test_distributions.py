@@ -15,7 +15,7 @@ from shared.distributions import (
     spherical,
     state_dependent_log_std,
 )
-from shared.exploration import EpsilonGreedy, GaussianNoise, SphericalNoise, StateDependentNoise, final_epsilons
+from shared.exploration import EpsilonGreedy, GaussianNoise, StateDependentNoise, final_epsilons
 from shared.networks import NetworkOutput
 
 
@@ -52,7 +52,8 @@ def test_actions_are_sampled_from_the_density_in_the_loss(noise: str) -> None:
     mean = np.tile([[0.3, -2.0]], (count, 1))
     if noise == "independent":
         log_std = np.array([-0.5, 0.7])
-        explorer, deviation = GaussianNoise(1), np.exp(log_std)
+        deviation = np.exp(log_std)
+        explorer = GaussianNoise(1, lambda output: (output.heads["policy"], output.parameters["log_std"]))
     else:
         log_std = random.normal(size=(3, 2))
         explorer = StateDependentNoise(count, 2, 1, persistence=4)
@@ -73,7 +74,8 @@ def test_spherical_actions_are_sampled_from_the_density_in_the_loss() -> None:
     assert float(gaussian_log_prob(mean, log_std, tf.constant(action))[0]) == pytest.approx(expected, rel=1e-5)
     entropy = gaussian_entropy(tf.broadcast_to(log_std, mean.shape))
     assert float(entropy[0]) == pytest.approx(np.log(2 * np.pi * np.e * variance), rel=1e-5)
-    actions = SphericalNoise(1).sample(NetworkOutput({"policy": tf.constant(outputs)}, tf.zeros((1, 1)), {})).numpy()
+    explorer = GaussianNoise(1, lambda output: spherical(output.heads["policy"]))
+    actions = explorer.sample(NetworkOutput({"policy": tf.constant(outputs)}, tf.zeros((1, 1)), {})).numpy()
     np.testing.assert_allclose(actions.mean(axis=0), [0.3, -2.0], atol=5 * variance**0.5 / 200)
     np.testing.assert_allclose(np.cov(actions.T), variance * np.eye(2), atol=0.05)
 
