@@ -161,18 +161,12 @@ class Actor:
             sequence=self._sequence,
             version=snapshot.version,
             layout_fingerprint=self._policy.layout.fingerprint,
-            gradient=gradient.vector,
-            agent_steps=gradient.agent_steps,
-            samples=gradient.samples,
             episodes=self._builder.take_episodes(),
             stage_seconds=seconds,
-            statistics=gradient.statistics,
             observation_moments=observation_moments,
             return_moments=return_moments,
-            advantage_moments=gradient.advantage_moments,
             rewards=self._builder.take_rewards(),
-            non_finite=gradient.non_finite,
-            new_steps_follow=gradient.new_steps_follow,
+            **gradient._asdict(),
         )
 
     def _end_stage(self, stage: str) -> None:
@@ -244,7 +238,7 @@ def _non_finite_in(gradient: RolloutGradient) -> str:
     """Name of a non-finite number in a gradient or its loss; empty if the learner will find a finite norm."""
     # One pass without an allocation.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(gradient.vector, gradient.vector)):
+        if np.isfinite(np.dot(gradient.gradient, gradient.gradient)):
             return ""
     losses = (f"loss ({name} {value})" for name, value in gradient.statistics.items() if not np.isfinite(value))
     return next(losses, "gradient")

@@ -25,14 +25,14 @@ _COUNTED = tf.TensorSpec((), tf.bool)
 
 
 class RolloutGradient(NamedTuple):
-    """One gradient of a rollout: `vector` float32 [P], and the method's statistics over its agent steps, by name.
+    """One gradient of a rollout, float32 [P], and the method's statistics over its agent steps, by name.
 
     The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time; with
     `new_steps_follow` the next gradient has such agent steps, too. The first gradient of a rollout has
-    `advantage_moments`. `non_finite`: see `GradientReport`.
+    `advantage_moments`. The fields are those of a `GradientReport`.
     """
 
-    vector: Float32Array
+    gradient: Float32Array
     statistics: dict[str, float]
     agent_steps: int
     samples: int
@@ -305,9 +305,8 @@ class WholeRollouts(Minibatches):
         # be older: then other rollouts standardise these advantages, a few of a window of many.
         counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
-        gradient, statistics, own = self._gradient(
-            moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)
-        )
+        arrays = moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)
+        gradient, statistics, own = self._gradient(*arrays)
         if self._standardises and self._reported == 0:
             self._moments = AdvantageMoments(*own.numpy().tolist())
         return gradient, statistics

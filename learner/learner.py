@@ -65,13 +65,8 @@ class Learner:
         self._last_sequences: dict[int, int] = {}
         self._has_target = config.method.uses_target_network
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
-        self._accumulator = GradientAccumulator(
-            parameters,
-            config.learner.gradients_per_update,
-            config.optimizer,
-            mean=config.method.reduction == "mean",
-            target=self._has_target,
-        )
+        k, mean = self.gradients_per_update, config.method.reduction == "mean"
+        self._accumulator = GradientAccumulator(parameters, k, config.optimizer, mean=mean, target=self._has_target)
         self.target_updates = 0
         """Number of copies into the target network."""
         self._observation_moments: Moments | None = None
@@ -187,13 +182,9 @@ class Learner:
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_observation_moments()
-            self._snapshot = WeightSnapshot(
-                self.version,
-                _read_only_copy(self._accumulator.read()),
-                frames,
-                factor_of_rewards(self._return_moments),
-                AdvantageMoments(*self._advantage_moments.tolist()),
-            )
+            parameters, factor = _read_only_copy(self._accumulator.read()), factor_of_rewards(self._return_moments)
+            moments = AdvantageMoments(*self._advantage_moments.tolist())
+            self._snapshot = WeightSnapshot(self.version, parameters, frames, factor, moments)
         return self._snapshot
 
     def target_snapshot(self) -> WeightSnapshot | None:

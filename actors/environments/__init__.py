@@ -3,13 +3,12 @@
 Each library has an adapter (`atari`, `gymnasium`), the only place that knows its particulars.
 """
 
-from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
+from actors.environments.adapter import EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, AtariEnvironment, atari_game, channels_last
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.vector import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 
 __all__ = [
-    "Adapter",
     "AtariAdapter",
     "AtariEnvironment",
     "EnvironmentSpec",

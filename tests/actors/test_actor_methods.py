@@ -86,7 +86,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         if config.method.uses_target_network:
             gradient.assign_target(frozen)
         gradient.begin(rollouts[-1])
-        expected = gradient.next().vector
+        expected = gradient.next().gradient
         assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -104,7 +104,7 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
     for value in (1.0, 2.0):
         memory[:] = value
         gradients.begin(rollout)
-        found.append(gradients.next().vector.copy())
+        found.append(gradients.next().gradient.copy())
     np.testing.assert_array_equal(*found)
 
 

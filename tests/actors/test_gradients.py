@@ -65,7 +65,7 @@ def test_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
     if config.method.uses_target_network:
         whole.assign_target(snapshot)
     whole.begin(rollout)
-    expected = whole.next().vector
+    expected = whole.next().gradient
     for epoch in (reports[:2], reports[2:]):
         total = sum(report.samples * report.gradient for report in epoch) / rollout.mask.sum()
         assert np.abs(total - expected).max() <= 2e-5 * np.abs(expected).max()
@@ -103,7 +103,7 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
     minibatches = Minibatches(config, environment_spec(config.environment), policy, seed=0)
     for _ in range(2):
         minibatches.begin(rollouts[0])
-        gradients.append(minibatches.next().vector)
+        gradients.append(minibatches.next().gradient)
     assert len({gradient.tobytes() for gradient in gradients}) == len(gradients)
 
 

@@ -138,6 +138,6 @@ def difference(kind: Any, config: RunConfig, spec: EnvironmentSpec, spread: floa
     player.close()
     steps = rollout.mask.sum()
     assert sum(part.samples for part in parts) == steps > 0.5 * rollout.mask.size
-    found = sum(part.samples / steps * part.vector.astype(np.float64) for part in parts)
+    found = sum(part.samples / steps * part.gradient.astype(np.float64) for part in parts)
     expected = gradient(config, *networks, rollout._replace(observations=observations))
     return np.abs(found - expected).max() / np.abs(expected).max()
