@@ -52,8 +52,10 @@ _MOST_OF_AN_ERROR = 300
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 # Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
+# Modules of the wrappers that presets name.
+OWN_MODULES = frozenset({"actors.environments.car_racing"})
 # Modules that settings from files may name. None: every module.
-_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
+_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=OWN_MODULES)
 
 
 class RunFolder:

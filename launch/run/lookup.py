@@ -10,6 +10,7 @@ from typing import Annotated
 
 from launch import zoo
 from launch.output import make_folder, nearest, typed_path
+from launch.run.folder import OWN_MODULES
 from launch.run.saving import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -101,8 +102,8 @@ def _fetched(url: str) -> Path:
 
 
 def trust_option(config: RunConfig) -> str:
-    """The end of a suggested command that plays a run: the option to run the user's own modules, if it has any."""
-    return " --trust-imports" if config.environment.modules else ""
+    """The end of a suggested command that plays a run: the option to run the modules of others, if it names any."""
+    return "" if OWN_MODULES.issuperset(config.environment.modules) else " --trust-imports"
 
 
 RunPath = Annotated[Path, run_path]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from sessions import quick
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
+from launch.presets import PRESETS
+from launch.run.folder import check_imports
+from launch.run.lookup import trust_option
 from launch.train import Result, train
+from shared.errors import ConfigurationError
 
 MODULE = """
 import gymnasium
@@ -258,6 +263,16 @@ def test_imports_need_permission(module: Module, run_of_another_process: Path, r
     line = "train --resume run --total-frames 600 --environment.id their_environments:Their-v0"
     assert "run: would import this: give --trust-imports" in refused(line)
     assert "this" not in sys.modules
+
+
+def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
+    config = PRESETS["car-racing"].config
+    check_imports(config.environment, "run", "run")
+    assert trust_option(config) == ""
+    own = replace(config.environment, wrappers=(*config.environment.wrappers, "theirs:Wrapper"))
+    assert trust_option(replace(config, environment=own)) == " --trust-imports"
+    with pytest.raises(ConfigurationError, match="would import theirs: give --trust-imports"):
+        check_imports(own, "run", "run")
 
 
 @pytest.mark.parametrize(
