@@ -22,7 +22,7 @@ from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.run.events import Message, Saved
 from launch.run.session import longest_episode
-from launch.run.summary import LearnerDeath
+from launch.run.summary import LearnerDeath, RunCounts
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, WeightSnapshot
 
@@ -202,7 +202,9 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
 
 
 def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
-    saved = session(replace(cartpole, total_frames=500), tmp_path).run()
+    run = session(replace(cartpole, total_frames=500), tmp_path)
+    run.clock.earlier += RunCounts(actor_restarts=3)
+    saved = run.run()
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
     _, message = messages_of(first)
@@ -210,6 +212,8 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     assert "120 agent steps again" in message
     summary = first.run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (1, 120)
+    # Those of the first process, as in every row after it.
+    assert {row["actor_restarts"] for row in (summary, *rows_of(tmp_path))} == {3}
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
     summary = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3)).run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
