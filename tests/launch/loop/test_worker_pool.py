@@ -169,14 +169,15 @@ def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cart
     assert "its longest rollout took 50.1 s: it hangs" in hung.reason
 
 
-def test_a_long_pause_does_not_lengthen_the_limit_for_good(cartpole: RunConfig) -> None:
+@pytest.mark.parametrize(("rollouts", "forgotten"), [(199, False), (200, True)])
+def test_a_long_pause_lengthens_the_limit_for_200_rollouts(rollouts: int, forgotten: bool, cartpole: RunConfig) -> None:
     executor, events, *_ = begun(cartpole, hang_seconds=30.0, start_seconds=180.0)
-    for sequence in range(2, 203):
+    for sequence in range(2, 3 + rollouts):
         executor.completions.append(working(sequence, 1_000.0 if sequence == 2 else 1.0))
         assert isinstance(next(events), Outcome)
     executor.completions += [31.0, None]
     assert next(events) is None
-    assert isinstance(next(events), Failed)
+    assert isinstance(next(events), Failed) is forgotten
 
 
 def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its_start(cartpole: RunConfig) -> None:

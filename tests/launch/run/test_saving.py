@@ -218,6 +218,29 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
     assert list((there / "checkpoints").iterdir()) == []
 
 
+def test_a_copy_has_what_changed_during_its_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    copy, files = RemoteCopy(tmp_path, "memory://late/run", print), fsspec.filesystem("memory")
+    sends, goes_on, start, send = threading.Event(), threading.Event(), copy.start, files.pipe_file
+
+    def send_slowly(path: str, content: bytes) -> None:
+        sends.set()
+        assert goes_on.wait(60.0)
+        send(path, content)
+
+    def start_and_go_on() -> None:
+        start()
+        goes_on.set()
+
+    monkeypatch.setattr(files, "pipe_file", send_slowly)
+    copy.start()
+    assert sends.wait(60.0)
+    (tmp_path / "summary.json").write_text("{}")
+    monkeypatch.setattr(copy, "start", start_and_go_on)
+    copy.finish()
+    assert files.exists("/late/run/summary.json")
+
+
 def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     logged: list[str] = []

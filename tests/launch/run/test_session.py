@@ -202,15 +202,19 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
 
 
 def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
+    trace = tmp_path / "order.txt"
+    cartpole = replace(cartpole, record_arrivals=str(trace))
     run = session(replace(cartpole, total_frames=500), tmp_path)
     run.clock.earlier += RunCounts(actor_restarts=3)
-    saved = run.run()
+    saved, recorded = run.run(), trace.read_text()
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
-    _, message = messages_of(first)
+    _, message, warning = messages_of(first)
     assert killed in message
     assert "120 agent steps again" in message
+    assert "order.txt has the trace up to here, and no further" in warning
     summary = first.run()
+    assert trace.read_text() == recorded
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (1, 120)
     # Those of the first process, as in every row after it.
     assert {row["actor_restarts"] for row in (summary, *rows_of(tmp_path))} == {3}

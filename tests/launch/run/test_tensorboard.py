@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
+from sessions import session
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from launch.run.events import Progress
@@ -66,6 +67,15 @@ def test_a_resume_shows_one_course_and_evaluations_are_at_their_frames(tmp_path:
     tracker.close()
     assert course(tmp_path, "mean_return_100") == [(400, 1.0), (800, 1.0), (900, 2.0), (1200, 2.0), (1600, 2.0)]
     assert course(tmp_path, "evaluation_mean_return") == [(1900, 11.0)]
+
+
+def test_a_resumed_run_has_no_points_of_what_was_lost(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = session(replace(cartpole, total_frames=200), tmp_path)
+    run.tensorboard.write(replace(ROW, frames=10**6))
+    run.run()
+    session(replace(cartpole, total_frames=400), tmp_path, resume=True).run()
+    frames = [frames for frames, _ in course(tmp_path, "episodes")]
+    assert 200 < max(frames) < 10**6
 
 
 @pytest.fixture
