@@ -174,6 +174,17 @@ def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: P
     assert (tmp_path / "other" / "learned" / "config.json").is_file()
 
 
+@pytest.mark.usefixtures("working_folder")
+def test_a_seed_that_cannot_start_leaves_those_that_were_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*_: object) -> None:
+        RunFolder(Path("seeds/seed-1")).make()
+        raise ConfigurationError("seed 2 could not start: no licence")
+
+    monkeypatch.setattr("launch.commands.seeds.train_in_turn", train)
+    assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "seeds"]) == 2
+    assert {entry.name for entry in Path("seeds").iterdir()} >= {"seed-1", SEEDS_FILE}
+
+
 @pytest.mark.parametrize("side_by_side", [1, 2])
 def test_bad_seeds_leave_no_folder(side_by_side: int, working_folder: Path, capsys: pytest.CaptureFixture) -> None:
     bad = "--environment.id NoSuchThing-v0"
