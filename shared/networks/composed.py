@@ -46,11 +46,11 @@ class MultiInputNetwork(Network):
         self._parts = parts
         self._trunks: list[Network] = []
         seeds = itertools.count(seed, _SEEDS_OF_A_TRUNK)
-        for image, where in parts.image_bytes():
-            mean = None if observation_mean is None else observation_mean[where].reshape(image.shape)
+        means = parts.images_of(observation_mean) or {}
+        for image in parts.images:
             # Trunks have equal names of weights; the scope makes them unique.
             with keras.name_scope(image.name):
-                self._trunks.append(image_network(config, image.shape, (), next(seeds), mean))
+                self._trunks.append(image_network(config, image.shape, (), next(seeds), means.get(image.name)))
         if parts.numbers:
             self._trunks.append(MultilayerPerceptron(config, (parts.vector_size,), (), next(seeds), observation_scale))
         own_seeds = orthogonal_seeds(next(seeds))

@@ -15,6 +15,7 @@ from shared.networks.layers import (
     LayerWeights,
     as_dense,
     as_layer_norm,
+    dense,
     gain_and_bias,
     hidden_convolution,
     hidden_dense,
@@ -172,8 +173,8 @@ class ResidualNetwork(KerasNetwork):
                     x = _convolution(f"{name}_conv{half}", filters, seeds)(x)
                 x = keras.layers.Add(name=f"{name}_add")([before, x])
         x = keras.layers.Flatten(name="flat")(self._activated("trunk", x))
-        x = self._activated("hidden", _dense("hidden", _UNITS, 2**0.5, seeds)(x))
-        outputs = [_dense(head.name, head.units, head.gain, seeds)(x) for head in self._heads]
+        x = self._activated("hidden", dense("hidden", _UNITS, 2**0.5, seeds)(x))
+        outputs = [dense(head.name, head.units, head.gain, seeds)(x) for head in self._heads]
         self.model = keras.Model(inputs, (*outputs, x), name="impala_resnet")
 
     def _activated(self, name: str, x: keras.KerasTensor) -> keras.KerasTensor:
@@ -190,8 +191,3 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 def _convolution(name: str, filters: int, seeds: Iterator[int]) -> keras.layers.Conv2D:
     start = keras.initializers.Orthogonal(2**0.5, seed=next(seeds))
     return keras.layers.Conv2D(filters, 3, padding="same", kernel_initializer=start, name=name)
-
-
-def _dense(name: str, units: int, gain: float, seeds: Iterator[int]) -> keras.layers.Dense:
-    start = keras.initializers.Orthogonal(gain, seed=next(seeds))
-    return keras.layers.Dense(units, kernel_initializer=start, name=name)

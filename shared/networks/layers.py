@@ -1,6 +1,6 @@
 """Layers written out in TensorFlow, in forms chosen for the time that they take on a CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import keras
@@ -26,6 +26,13 @@ def initial_weights(name: str, shape: tuple[int, ...], gain: float, seed: int) -
         keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
         keras.Variable(np.zeros(shape[-1], np.float32), dtype="float32", name=f"{name}_bias"),
     )
+
+
+def dense(
+    name: str, units: int, gain: float, seeds: Iterator[int], activation: str | None = None
+) -> keras.layers.Dense:
+    start = keras.initializers.Orthogonal(gain, seed=next(seeds))
+    return keras.layers.Dense(units, activation, kernel_initializer=start, name=name)
 
 
 def linear(x: tf.Tensor, weights: LayerWeights) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.networks import Head, KerasNetwork, ObservationScale, orthogonal_seeds
-from shared.networks.layers import EPSILON
+from shared.networks.layers import EPSILON, dense
 
 _SCALED_LIMIT = 10.0
 _VARIANCE_FLOOR = 1e-8
@@ -27,7 +27,7 @@ class MultilayerPerceptron(KerasNetwork):
         observation_scale: ObservationScale | None = None,
     ) -> None:
         super().__init__(heads)
-        self._seeds = orthogonal_seeds(seed)
+        seeds = orthogonal_seeds(seed)
         inputs = keras.Input(tuple(observation_shape), dtype="float32", name="observations")
         scaled = inputs
         if config.observation_scaling == "bounds":
@@ -39,15 +39,12 @@ class MultilayerPerceptron(KerasNetwork):
         trunks = []
         self._trunks: dict[str, list[keras.Layer]] = {}
         for name in [head.name for head in heads] or ["trunk"]:
-            x, layers = scaled, list(self._trunk(name, config))
+            x, layers = scaled, list(_trunk(name, config, seeds))
             for layer in layers:
                 x = layer(x)
             trunks.append(x)
             self._trunks[name] = layers
-        outputs = [
-            self._dense(head.name, head.units, head.gain, None)(trunk)
-            for head, trunk in zip(heads, trunks, strict=False)
-        ]
+        outputs = [dense(head.name, head.units, head.gain, seeds)(x) for head, x in zip(heads, trunks, strict=False)]
         self.model = keras.Model(inputs, (*outputs, trunks[0]), name="mlp")
 
     def as_keras(self) -> keras.Model:
@@ -68,18 +65,15 @@ class MultilayerPerceptron(KerasNetwork):
             outputs[name if self._heads else "features"] = x
         return keras.Model(inputs, outputs, name="mlp")
 
-    def _trunk(self, head: str, config: NetworkConfig) -> Iterator[keras.Layer]:
-        activation = None if config.layer_norm else config.activation
-        for i, units in enumerate(config.hidden_sizes, start=1):
-            name = f"{head}_hidden{i}"
-            yield self._dense(name, units, 2**0.5, activation)
-            if config.layer_norm:
-                yield keras.layers.LayerNormalization(epsilon=EPSILON, name=f"{name}_norm")
-                yield keras.layers.Activation(config.activation, name=f"{name}_activation")
 
-    def _dense(self, name: str, units: int, gain: float, activation: str | None) -> keras.layers.Dense:
-        start = keras.initializers.Orthogonal(gain, seed=next(self._seeds))
-        return keras.layers.Dense(units, activation, kernel_initializer=start, name=name)
+def _trunk(head: str, config: NetworkConfig, seeds: Iterator[int]) -> Iterator[keras.Layer]:
+    activation = None if config.layer_norm else config.activation
+    for i, units in enumerate(config.hidden_sizes, start=1):
+        name = f"{head}_hidden{i}"
+        yield dense(name, units, 2**0.5, seeds, activation)
+        if config.layer_norm:
+            yield keras.layers.LayerNormalization(epsilon=EPSILON, name=f"{name}_norm")
+            yield keras.layers.Activation(config.activation, name=f"{name}_activation")
 
 
 class _RunningScale(keras.layers.Layer):
