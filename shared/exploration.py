@@ -56,14 +56,7 @@ class EpsilonGreedy(RandomStream):
     """
 
     def __init__(
-        self,
-        config: ExplorationConfig,
-        environments: int,
-        actions: int,
-        seed: int,
-        *,
-        training: bool,
-        masked: bool = False,
+        self, config: ExplorationConfig, environments: int, actions: int, seed: int, *, training: bool, masked: bool
     ) -> None:
         super().__init__(seed)
         self._config = config

@@ -166,11 +166,9 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
     skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
     if skipping and config.frame_skip > 1:
-        raise setting_error(
-            "environment.options",
-            f"{skipping[0]} {config.options[skipping[0]]}",
-            f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
-        )
+        value = f"{skipping[0]} {config.options[skipping[0]]}"
+        problem = f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter"
+        raise setting_error("environment.options", value, problem)
     adapter_of(config).check()
     with _checked(config) as environments:
         spec = environments.spec()

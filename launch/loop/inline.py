@@ -58,13 +58,7 @@ class InlineExecutor(Executor):
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        actors: int,
-        first_actor_id: int = 0,
-        *,
-        emulator_threads: int = 1,
+        self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0, emulator_threads: int = 1
     ) -> None:
         self._config, self._spec, self._emulator_threads = config, spec, emulator_threads
         self._ids = itertools.count(first_actor_id)

@@ -110,18 +110,18 @@ def test_final_epsilons_have_the_papers_shares() -> None:
 
 def test_epsilon_is_annealed_by_frames_for_each_environment() -> None:
     config = ExplorationConfig(annealing_frames=1_000)
-    explorer = EpsilonGreedy(config, 10, 4, seed=1, training=True)
+    explorer = EpsilonGreedy(config, 10, 4, seed=1, training=True, masked=False)
     for frames, share in ((0, 0.0), (500, 0.5), (1_000, 1.0), (9_000, 1.0)):
         explorer.begin(frames)
         np.testing.assert_allclose(explorer.epsilon, 1.0 + share * (explorer.final - 1.0), rtol=1e-6)
-    evaluating = EpsilonGreedy(config, 3, 4, seed=1, training=False)
+    evaluating = EpsilonGreedy(config, 3, 4, seed=1, training=False, masked=False)
     evaluating.begin(0)
     np.testing.assert_allclose(evaluating.epsilon, [0.01] * 3, rtol=1e-6)
 
 
 def test_epsilon_greedy_takes_the_best_action_but_for_its_share() -> None:
     config = ExplorationConfig(final_epsilons=(0.4,), annealing_frames=1)
-    explorer = EpsilonGreedy(config, 30_000, 4, seed=1, training=True)
+    explorer = EpsilonGreedy(config, 30_000, 4, seed=1, training=True, masked=False)
     explorer.begin(10)
     values = tf.constant(np.tile([0.0, 3.0, 1.0, 2.0], (30_000, 1)), tf.float32)
     actions = explorer.sample(NetworkOutput({"action_values": values}, values, {})).numpy()
