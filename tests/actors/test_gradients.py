@@ -14,7 +14,6 @@ from actors.gradient import Minibatches, SingleGradient
 from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
-from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
 from shared.moments import AdvantageMoments, with_newer
 from shared.registry import MethodEntry
@@ -119,47 +118,6 @@ def test_what_is_dropped_of_a_rollout_is_in_no_gradient_yet(
         agent_steps = sum(minibatches.next().agent_steps for _ in range(taken))
         assert agent_steps + minibatches.drop() == rollouts[0].mask.sum()
         assert minibatches.rollout_is_done
-
-
-def test_later_gradients_are_at_the_newest_weights(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written out for one whole-rollout minibatch: returns, advantages and probabilities are those of acting."""
-    config = reused(replace(cartpole, method=MethodConfig(return_lambda=0.9, clip_ratio=0.1)), 2, 1)
-    rollouts, actor = recording(monkeypatch), make_actor(config)
-    weights, moved = first_weights(config), first_weights(config, 0.1)
-    actor.run(WeightSnapshot(0, weights))
-    report = actor.run(WeightSnapshot(1, moved))
-    (rollout,) = rollouts
-    policy = make_policy(config)
-
-    def evaluated(observations: np.ndarray):
-        output = policy.network(tf.constant(observations.reshape(-1, 4)))
-        shape = observations.shape[:2]
-        return tf.reshape(output.heads["policy"], (*shape, 2)), tf.reshape(output.heads["value"], shape)
-
-    policy.assign(weights)
-    logits, values = (x.numpy() for x in evaluated(rollout.observations))
-    acted = categorical_log_prob(tf.constant(logits[:-1]), tf.constant(rollout.actions)).numpy()
-    returns = np.zeros_like(rollout.rewards)
-    ahead = values[-1]
-    for t in reversed(range(len(returns))):
-        blended = 0.1 * values[t + 1] + 0.9 * ahead
-        target = rollout.rewards[t] + rollout.discounts[t] * blended
-        returns[t] = ahead = np.where(rollout.mask[t] > 0, target, values[t])
-    advantages = returns - values[:-1]
-    policy.assign(moved)
-    with tf.GradientTape() as tape:
-        logits, values = evaluated(rollout.observations[:-1])
-        ratio = tf.exp(categorical_log_prob(logits, tf.constant(rollout.actions)) - acted)
-        surrogate = tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 0.9, 1.1) * advantages)
-        losses = -surrogate + 0.5 * tf.square(returns - values) - 0.01 * categorical_entropy(logits)
-        total = tf.reduce_sum(rollout.mask * losses) / rollout.mask.sum()
-    pieces = tape.gradient(total, policy.network.trainable_variables)
-    expected = np.concatenate([np.ravel(piece) for piece in pieces])
-    assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
-    deviation = (rollout.mask * np.abs(ratio - 1.0)).sum() / rollout.mask.sum()
-    assert report.statistics["ratio_deviation"] == pytest.approx(deviation, rel=1e-4)
-    assert 0.0 < report.statistics["clipped_share"] < 1.0
-    assert report.statistics["approximate_kl"] > 0.0
 
 
 def test_the_first_action_keeps_the_probability_of_its_choice(cartpole: RunConfig) -> None:
@@ -275,18 +233,6 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
         # The same rollout, differentiated at other weights.
         np.testing.assert_array_equal(first.episodes.returns, stale.episodes.returns)
         assert not np.allclose(first.gradient, stale.gradient)
-
-
-@pytest.mark.usefixtures("none_ahead")
-def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
-    old, _ = snapshots(CARTPOLE)
-    fresh = make_actor(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
-    plain = make_actor(CARTPOLE)
-    for _ in range(3):
-        assert fresh.run(old) == Heartbeat(fresh.actor_id)
-        np.testing.assert_allclose(
-            reported(fresh, old, CARTPOLE).gradient, reported(plain, old, CARTPOLE).gradient, rtol=1e-4, atol=1e-6
-        )
 
 
 @pytest.mark.parametrize(
