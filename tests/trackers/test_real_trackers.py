@@ -1,6 +1,5 @@
 """The real W&B without a network. Installs it."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,6 @@ OFFLINE = {"WANDB_MODE": "offline"}
 @pytest.fixture(scope="session")
 def client(request: pytest.FixtureRequest) -> Path:
     return with_extras(Path(request.config.cache.mkdir("trackers")) / "client", "wandb")
-
-
-def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    start = f"{SETTINGS} --executor inline --trackers wandb --total-frames 2000 --run-dir {folder}"
-    Training(client, folder, start, **OFFLINE).summary()
-    resume = f"--resume {folder} --total-frames 4000"
-    Training(client, folder, resume, **OFFLINE).summary()
-    run_id = json.loads((folder / "trackers.json").read_text())["wandb"]
-    kept = sorted((tmp_path / "wandb").glob("offline-run-*"))
-    assert len(kept) == 2
-    for run in kept:
-        assert run.name.endswith(f"-{run_id}")
-        assert (run / f"run-{run_id}.wandb").stat().st_size > 0
 
 
 def test_points_and_evaluations_arrive(client: Path, tmp_path: Path) -> None:

@@ -105,28 +105,6 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
-def test_an_evaluation_ends_with_an_actor(more: str, tmp_path: Path) -> None:
-    run, long = tmp_path / "run", "--evaluation.every-frames 2000 --evaluation.episodes 20000"
-
-    def paused() -> bool:
-        return len(rows(run)) > 2 and rows(run)[-3]["agent_steps"] == rows(run)[-1]["agent_steps"] > 0
-
-    settings = f"{SMALL} --actors 2 --total-frames 100M {long} {more} --log-every-seconds 0.3"
-    with start(settings, run) as training:
-        training.wait_for(paused, "an evaluation")
-        os.kill(actor_processes(training.process.pid)[0], signal.SIGKILL)
-        lost = "is given up: an actor with a share of it has ended"
-        training.wait_for(lambda: lost in (run / "log.txt").read_text(), "its end")
-        training.wait_for(lambda: not paused(), "training")
-        training.wait_for(paused, "another evaluation")
-        training.interrupt()
-    summary = account_of(run)
-    assert (summary["status"], summary["evaluation"]) == ("interrupted", None)
-    assert summary["evaluation_agent_steps"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", ["", "--aggregation node --learner.gradients-per-update 2"])
 def test_a_crossing_is_confirmed_by_the_actors(more: str, tmp_path: Path) -> None:
     settings = SMALL.replace("--stop-at-return None", "--stop-at-return 15")
     summary = train(f"{settings} --actors 2 {more}", tmp_path / "run")
