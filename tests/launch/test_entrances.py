@@ -1,6 +1,5 @@
 """The settings of the actors are those of the run's config.json, by every entrance and for every number of actors."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from shared.config import RunConfig
 PRESET = "cartpole"
 NEW = "--executor inline --total-frames 1000 --evaluation.every-frames 0 --stop-at-return None"
 FURTHER = "--total-frames 9000"
+OF_PYTHON = {"executor": "inline", "actors": 8, "evaluation.every_frames": 0, "stop_at_return": None}
 
 
 @pytest.fixture
@@ -48,58 +48,47 @@ def run_line(line: str) -> None:
     assert main(line.split()) == 0, line
 
 
-def train_line(folder: Path, actors: int) -> Iterator[Path]:
-    run_line(f"train {PRESET} {NEW} --actors {actors} --run-dir {folder}")
-    yield folder
-    run_line(f"train --resume {folder} {FURTHER}")
-    yield folder
-
-
-def python(folder: Path, actors: int) -> Iterator[Path]:
-    settings = {"executor": "inline", "actors": actors, "evaluation.every_frames": 0, "stop_at_return": None}
-    yield tributary.train(PRESET, settings=settings, total_frames=1000, run_dir=folder).path
-    yield tributary.train(resume=folder, total_frames=9000).path
-
-
-def seeds(folder: Path, actors: int) -> Iterator[Path]:
-    run_line(f"train {PRESET} {NEW} --actors {actors} --seeds 3 --run-dir {folder}")
-    yield folder / "seed-3"
-    run_line(f"train --resume {folder} {FURTHER}")
-    yield folder / "seed-3"
-
-
-def start_from(folder: Path, actors: int) -> Iterator[Path]:
-    run_line(f"train {PRESET} {NEW} --actors 2 --run-dir {folder / 'first'}")
-    run_line(f"train --start-from {folder / 'first'} {NEW} --actors {actors} --run-dir {folder / 'second'}")
-    yield folder / "second"
-    run_line(f"train --resume {folder / 'second'} {FURTHER}")
-    yield folder / "second"
-
-
-def config_file(folder: Path, actors: int) -> Iterator[Path]:
-    folder.mkdir()
-    file = folder / "mine.toml"
-    file.write_text(f'preset = "{PRESET}"\n[actor]\ntotal_environments = 16\n')
-    run_line(f"train --config {file} {NEW} --actors {actors} --run-dir {folder / 'first'}")
-    run_line(f"train --config {folder / 'first' / 'config.json'} {NEW} --actors 4 --run-dir {folder / 'second'}")
-    yield folder / "second"
-    run_line(f"train --resume {folder / 'second'} {FURTHER}")
-    yield folder / "second"
-
-
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
-    ("entrance", "actors"),
-    # 64 have more environments than the preset, 8 as many.
-    [(train_line, 1), (train_line, 4), (train_line, 64), (python, 8), (seeds, 8), (start_from, 8), (config_file, 8)],
+    ("lines", "run", "further"),
+    [
+        # 64 actors have more environments than the preset, 8 as many.
+        *(([f"train {PRESET} {NEW} --actors {n} --run-dir run"], "run", "run") for n in (1, 4, 64)),
+        ([f"train {PRESET} {NEW} --actors 8 --seeds 3 --run-dir runs"], "runs/seed-3", "runs"),
+        (
+            [
+                f"train {PRESET} {NEW} --actors 2 --run-dir first",
+                f"train --start-from first {NEW} --actors 8 --run-dir second",
+            ],
+            *("second", "second"),
+        ),
+        (
+            [
+                f"train --config mine.toml {NEW} --actors 8 --run-dir first",
+                f"train --config first/config.json {NEW} --actors 4 --run-dir second",
+            ],
+            *("second", "second"),
+        ),
+        ([], "run", ""),
+    ],
+    ids=["1 actor", "4 actors", "64 actors", "seeds", "another run", "files", "Python"],
 )
 def test_actors_receive_the_settings_of_the_folder(
-    entrance: Callable[[Path, int], Iterator[Path]], actors: int, received: list[RunConfig], tmp_path: Path
+    lines: list[str], run: str, further: str, received: list[RunConfig]
 ) -> None:
-    runs = entrance(tmp_path / "runs", actors)
-    of_new = RunFolder(next(runs)).read_settings()
+    Path("mine.toml").write_text(f'preset = "{PRESET}"\n[actor]\ntotal_environments = 16\n')
+    for line in lines:
+        run_line(line)
+    if not lines:
+        tributary.train(PRESET, settings=OF_PYTHON, total_frames=1000, run_dir=run)
+    of_new = RunFolder(Path(run)).read_settings()
     assert received[-1] == of_new
     made = len(received)
-    of_resumed = RunFolder(next(runs)).read_settings()
+    if lines:
+        run_line(f"train --resume {further} {FURTHER}")
+    else:
+        tributary.train(resume=run, total_frames=9000)
+    of_resumed = RunFolder(Path(run)).read_settings()
     assert len(received) > made
     assert received[-1] == of_resumed
     assert (of_resumed.actor, of_resumed.learner) == (of_new.actor, of_new.learner)
