@@ -2,13 +2,10 @@
 
 import json
 import os
-import random
-import socket
+import re
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,67 +22,27 @@ SETTINGS = (
 )
 
 
-# Below the system's ephemeral ports and above those of Ray's workers, so that a drawn port stays free until it is
-# used.
-_PORTS = range(20_000, 32_000)
-_drawn: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that nobody listens at, and that this process has not drawn before."""
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in _drawn:
-            _drawn.add(port)
-            return port
-    raise RuntimeError(f"no port of {_PORTS} is free")
-
-
-class MotoServer:
-    """`moto_server` on a port of its own. `program` is of the package moto[server]."""
+class MotoServer(Watched):
+    """`moto_server` at a port of its own. `program` is of the package moto[server]."""
 
     def __init__(self, program: Path, folder: Path) -> None:
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self._server = Watched([program, "--host", "127.0.0.1", "--port", port], folder / "moto.log")
-
-    def wait(self) -> None:
-        self._server.wait_for(self._answers, "an answer of the server")
-
-    def _answers(self) -> bool:
-        with suppress(urllib.error.URLError):
-            self._call("GET", "")
-            return True
-        return False
-
-    def close(self) -> None:
-        self._server.kill()
-
-    def make_bucket(self, name: str) -> None:
-        self._call("PUT", name)
+        super().__init__([program, "--host", "127.0.0.1", "--port", "0"], folder / "moto.log")
+        self.url = self.wait_for(
+            lambda: re.search(r"Running on (http://127\.0\.0\.1:\d+)", self.printed()), "its port"
+        )[1]
 
     def buckets(self) -> list[str]:
-        return self._names(self._call("GET", ""), "Bucket/Name")
-
-    def names(self, bucket: str, folder: str) -> list[str]:
-        keys = self._names(self._call("GET", f"{bucket}?list-type=2&prefix={folder}/"), "Contents/Key")
-        return [key.removeprefix(f"{folder}/") for key in keys]
+        return self._names("", "Bucket/Name")
 
     def files(self, bucket: str, folder: str) -> dict[str, bytes]:
-        return {name: self._call("GET", f"{bucket}/{folder}/{name}") for name in self.names(bucket, folder)}
+        keys = self._names(f"{bucket}?list-type=2&prefix={folder}/", "Contents/Key")
+        return {key.removeprefix(f"{folder}/"): self.call("GET", f"{bucket}/{key}") for key in keys}
 
-    def _names(self, xml: bytes, path: str) -> list[str]:
-        steps = path.split("/")
-        return [
-            str(found.text)
-            for found in ElementTree.fromstring(xml).findall(".//" + "/".join(f"{{*}}{s}" for s in steps))
-        ]
+    def _names(self, what: str, path: str) -> list[str]:
+        steps = "/".join(f"{{*}}{step}" for step in path.split("/"))
+        return [str(found.text) for found in ElementTree.fromstring(self.call("GET", what)).findall(f".//{steps}")]
 
-    def _call(self, method: str, what: str) -> bytes:
+    def call(self, method: str, what: str) -> bytes:
         # It does not verify signatures.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"}
         request = urllib.request.Request(f"{self.url}/{what}", method=method, headers=signed)
@@ -100,13 +57,9 @@ def programs(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MotoServer]:
     installed = environment(Path(request.config.cache.mkdir("storage")) / "server", "moto[server]>=5.2,<6")
-    made = MotoServer(installed / "moto_server", tmp_path)
-    try:
-        made.wait()
-        made.make_bucket("kept")
+    with MotoServer(installed / "moto_server", tmp_path) as made:
+        made.call("PUT", "kept")
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
