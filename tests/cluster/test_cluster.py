@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from accounts import account_of
-from nodes import add, drain, node_of
+from nodes import add, node_of
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
-from watched_processes import Training, rows, without_ray
+from watched_processes import Training, rows
 
-from launch.cli import main
 from launch.machine import PRETENDED_GPUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -81,36 +80,6 @@ def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], OnCluste
         training.kill()
 
 
-def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
-    training = train()
-    training.wait_for_actors(1)
-    second = add(cluster, 2)
-    training.wait_for_actors(3)
-    assert training.log().count(" joins") == 2
-    # Killed like a machine whose power is cut: the run goes on, and nothing of it counts as a restart.
-    cluster.remove_node(second, allow_graceful=False)
-    training.wait_for_actors(1)
-    add(cluster, 1)
-    training.wait_for_actors(2)
-    summary, output = training.stop()
-    assert summary["actor_restarts"] == 0
-    assert "learner + 1 actor" in output
-    assert "Traceback" not in output
-
-
-def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
-    second = add(cluster, 1)
-    training = train()
-    training.wait_for_actors(2)
-    drain(cluster, second)
-    training.wait_for(lambda: "its node is draining" in training.log(), "the release")
-    training.wait_for_actors(1)
-    summary, _ = training.stop()
-    # Drained after its last report: nothing was lost.
-    assert summary["rollouts_lost_with_actors"] == 0
-    assert summary["actor_restarts"] == 0
-
-
 def test_one_run_has_actors_on_gpus_and_on_cpus(
     cluster: Cluster, train: Callable[[str], OnCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,13 +122,3 @@ def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train:
     summary, output = training.stop()
     assert summary["learner_restarts"] == 1
     assert "another one goes on from the last checkpoint" in output
-
-
-def test_a_small_cluster_costs_one_line(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add(cluster, 2)
-    command = f"train cartpole --address {cluster.address} --actors 7 --run-dir {tmp_path / 'run'}"
-    assert main(command.split()) == 2
-    error = capsys.readouterr().err
-    assert "--actors 7: there is room for 3" in error
-    assert len(without_ray(error)) == 1
-    assert not (tmp_path / "run").exists()
