@@ -7,12 +7,11 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_type_hints
+from unittest.mock import MagicMock
 
 import pytest
 from sessions import QUICK
@@ -49,38 +48,22 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     assert re.search(r"'frames': 3\d\d\d,", printed)
 
 
-class FakeMlflow:
-    """Stands for the package `mlflow`, whose calls have the names and arguments of the real one."""
-
-    def __init__(self) -> None:
-        self.metrics: list[tuple[dict[str, float], int, str]] = []
-        self.artifacts: list[Path] = []
-
-    @contextmanager
-    def start_run(self, *, run_name: str) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(info=SimpleNamespace(run_id=f"id of {run_name}"))
-
-    def log_metrics(self, metrics: dict[str, float], *, step: int, run_id: str) -> None:
-        self.metrics.append((metrics, step, run_id))
-
-    def log_artifacts(self, local_dir: Path) -> None:
-        self.artifacts.append(local_dir)
-
-
 @pytest.mark.usefixtures("working_folder")
 def test_the_lines_for_mlflow_log_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = FakeMlflow()
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow := MagicMock())
     quick = functools.partial(tributary.train, settings=QUICK, progress=False)
     monkeypatch.setattr(tributary, "train", quick)
     names: dict[str, Any] = {}
     exec(python_blocks()["MLflow"].replace("300_000", "3_000"), names)
     run = names["run"]
-    assert mlflow.artifacts == [run.path]
+    mlflow.start_run.assert_called_once_with(run_name="cartpole")
+    mlflow.log_artifacts.assert_called_once_with(run.path)
+    logged = mlflow.log_metrics.call_args_list
     # On a slow machine two rows may have equal frames, of which `rows` has the later one.
-    assert list(dict.fromkeys(step for _, step, _ in mlflow.metrics)) == [row["frames"] for row in run.rows()]
-    metrics, _, run_id = mlflow.metrics[-1]
-    assert run_id == "id of cartpole"
+    assert list(dict.fromkeys(call.kwargs["step"] for call in logged)) == [row["frames"] for row in run.rows()]
+    run_id = mlflow.start_run.return_value.__enter__.return_value.info.run_id
+    assert all(call.kwargs.keys() == {"step", "run_id"} and call.kwargs["run_id"] is run_id for call in logged)
+    (metrics,) = logged[-1].args
     assert metrics["mean_return_100"] == run.rows()[-1]["mean_return_100"]
     assert all(isinstance(value, int | float) for value in metrics.values())
 

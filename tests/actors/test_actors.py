@@ -198,15 +198,6 @@ def test_greedy_play_from_one_start_is_one_game(pong: RunConfig) -> None:
     assert len(set(sampled.games)) == 6
 
 
-def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
-    """All weights 0: the greedy action is always the first, and only the starts differ."""
-    config = replace(cartpole, evaluation=EvaluationConfig(episodes=8, environments=2, policy="greedy"))
-    result = evaluate(config, weight=0.0)
-    assert len(set(result.games)) == 8
-    # CartPole's reward is 1: a return is that of one episode.
-    np.testing.assert_array_equal(result.episodes.returns, result.episodes.lengths)
-
-
 SHARE = EvaluationShare(1, "sampled", 0, 3, 2)
 
 
@@ -278,9 +269,10 @@ def test_a_reset_is_no_agent_step_of_an_evaluation(cartpole: RunConfig) -> None:
 
 
 def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> None:
-    """All weights 0: greedy episodes differ by their starts only."""
+    """All weights 0: greedy episodes differ by their starts only, which are games of their own."""
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3, policy="greedy"))
     whole = evaluate(config, weight=0.0)
+    assert len(set(whole.games)) == 6
     zeros = WeightSnapshot(0, np.zeros_like(first_weights(config)))
     shares = [EvaluationShare(1, "greedy", 0, 1, 2), EvaluationShare(1, "greedy", 1, 2, 2)]
     games = [part.games for share in shares for part in evaluated(make_actor(config), zeros, share)]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,10 +135,8 @@ def test_presets_name_environments_that_exist(preset: str) -> None:
 def test_a_timeout_of_the_training_itself_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is not taken for that of the wait for the next look at it."""
 
-    def times_out(_session: object) -> None:
-        raise TimeoutError("the simulator does not answer")
-
-    monkeypatch.setattr("launch.run.session.TrainingSession.run", times_out)
+    late = TimeoutError("the simulator does not answer")
+    monkeypatch.setattr("launch.run.session.TrainingSession.run", Mock(side_effect=late))
     with pytest.raises(TimeoutError, match="the simulator does not answer"):
         main(f"train cartpole --executor inline --actors 1 --run-dir {tmp_path}/run".split())
 

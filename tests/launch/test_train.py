@@ -15,6 +15,7 @@ from enum import StrEnum
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from accounts import account_of
@@ -63,11 +64,8 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     train(quick(total_frames=300), run, lambda _: None)
     before = RunFolder(run).read_settings()
 
-    def fails(_session: object) -> None:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr("launch.run.session.TrainingSession.run", fails)
+        patch.setattr("launch.run.session.TrainingSession.run", Mock(side_effect=error))
         with pytest.raises(type(error)):
             train(quick(total_frames=3000), run, lambda _: None, resume=True)
     events: list[Event] = []
@@ -118,10 +116,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_ray")
 def test_a_connection_that_breaks_is_not_a_wrong_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(*_: Any, **__: Any) -> None:
-        raise BrokenPipeError("storage is gone")
-
-    monkeypatch.setattr(learner_process, "run_learners", breaks)
+    monkeypatch.setattr(learner_process, "run_learners", Mock(side_effect=BrokenPipeError("storage is gone")))
     with pytest.raises(BrokenPipeError):
         train(quick(executor="ray"), tmp_path / "run", lambda _: None)
 
@@ -177,10 +172,7 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
 def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr("launch.train.manifest", fails)
+    monkeypatch.setattr("launch.train.manifest", Mock(side_effect=error))
     with pytest.raises(type(error)):
         train(quick(), tmp_path / "runs" / "run", lambda _: None)
     assert list(tmp_path.iterdir()) == []

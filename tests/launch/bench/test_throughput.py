@@ -1,4 +1,4 @@
-"""bench throughput and bench scaling: the steady state, the bound, a busy machine, and points."""
+"""bench throughput and bench scaling: the steady state, the bound, a busy machine, points, and predictions."""
 
 import functools
 import json
@@ -9,17 +9,25 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from actors.environments import environment_spec
 from launch.bench.alone import emulators_work, has_bound, learner_work, make_works, measure_alone
 from launch.bench.scaling import summarise, verdict
-from launch.bench.throughput import bound_figures, steady_state
+from launch.bench.throughput import (
+    agent_steps_per_gradient,
+    bound_figures,
+    predict,
+    saturation_actors,
+    steady_state,
+)
 from launch.cli import main
-from launch.machine import PRETENDED_GPUS, ThreadBudget, usable_cores
+from launch.machine import ACTOR_BYTES, LEARNER_BYTES, PRETENDED_GPUS, ThreadBudget, usable_cores
 from launch.presets import PRESETS
-from shared.config import ActorConfig, RunConfig
+from launch.settings.resolve import divided_among
+from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
@@ -255,11 +263,45 @@ def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_an_interrupt_before_the_first_measurement_shows_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    def train_for(*_: object) -> list[dict]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("launch.bench.scaling.train_for", train_for)
+    monkeypatch.setattr("launch.bench.scaling.train_for", Mock(side_effect=KeyboardInterrupt))
     file = tmp_path / "scaling.json"
     assert main(f"bench scaling cartpole --actors 1,2 --json {file}".split()) == 130
     assert "interrupted; nothing was measured" in capsys.readouterr().out
     assert not file.exists()
+
+
+# 100 agent steps per gradient (10 x 20, two epochs) for every number of actors.
+OF_100_STEPS = replace(
+    PRESETS["pong"].config,
+    actor=ActorConfig(environments=10, unroll_length=20, epochs=2),
+    learner=LearnerConfig(gradients_per_update=4),
+)
+
+
+def test_actors_share_the_cores_until_the_learner_is_full() -> None:
+    one = predict(OF_100_STEPS, 1e-3, 0.05, 1)
+    assert (one["actors"], one["held_back_by"]) == (1, "actors")
+    assert one["gradients_per_second"] == pytest.approx(1 / (0.1 + 0.05))
+    assert one["agent_steps_per_second"] == pytest.approx(100 / 0.15)
+    assert one["frames_per_second"] == pytest.approx(400 / 0.15)
+    assert one["minutes_to_40m_frames"] == pytest.approx(40e6 / (400 / 0.15) / 60)
+    assert one["memory_gib"] == pytest.approx((ACTOR_BYTES + LEARNER_BYTES) / 2**30)
+    assert one["learner_utilisation"] == pytest.approx(1 / 3)
+    four = predict(OF_100_STEPS, 1e-3, 0.05, 4)
+    assert (four["actors"], four["gradients_per_second"]) == (3, pytest.approx(1 / 0.05))
+    many = predict(OF_100_STEPS, 1e-3, 0.05, 64)
+    assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(1 / 0.05), "learner")
+    assert many["learner_utilisation"] == pytest.approx(1.0)
+    assert saturation_actors(OF_100_STEPS, 1e-3, 0.0501) == 3
+    assert saturation_actors(OF_100_STEPS, 1e-3, 0.0499) == 4
+
+
+def test_more_actors_send_smaller_gradients() -> None:
+    """The learner of `pong` is full sooner than by the gradients of the actors of this machine."""
+    pong = PRESETS["pong"].config
+    steps = {cores: agent_steps_per_gradient(divided_among(pong, max(1, cores - 1))) for cores in (1, 64)}
+    assert steps[64] < steps[1]
+    found = predict(pong, 1e-3, 1e-6, 64)
+    assert found["gradients_per_second"] * steps[64] == pytest.approx(found["agent_steps_per_second"])
+    full = saturation_actors(pong, 1e-3, 2e-3)
+    assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(divided_among(pong, full)) / 2e-3, abs=1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -148,10 +149,7 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
 def test_no_stop_of_another_user(
     tmp_path: Path, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill(*_: int) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
     with lock_folder(tmp_path):
         assert f"RUN {tmp_path}: runs in process {os.getpid()} of another user" in refused(f"stop {tmp_path}")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -262,10 +263,7 @@ def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_film_or_a_picture_that_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space"), VideoWriter(tmp_path / "film.gif", 25, comment="") as writer:
         writer.add(np.zeros((10, 10, 3), np.uint8))
     with pytest.raises(OSError, match="No space"), figure(1, 1) as (drawn, _):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -47,14 +47,8 @@ def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     assert placement[:2] == (marked, {"h": 2, "w0": 4})
 
 
-def test_a_gpu_draws_the_learner_that_shall_have_one() -> None:
-    gpu = replace(WORKERS[1], gpus=1.0)
-    nodes = [HEAD, WORKERS[0], gpu]
-    assert place(RunConfig(), nodes).learner == HEAD
-    on_gpu = replace(RunConfig(), learner=LearnerConfig(device="gpu"))
-    placement = place(on_gpu, nodes)
-    assert placement.learner == gpu
-    assert placement_lines(on_gpu, placement, nodes)[0].startswith("10.0.0.3: learner on a GPU + ")
+def test_a_learner_that_shall_have_a_gpu_is_refused_without() -> None:
+    gpu, on_gpu = replace(WORKERS[1], gpus=1.0), replace(RunConfig(), learner=LearnerConfig(device="gpu"))
     with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
         place(on_gpu, CLUSTER)
     with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
@@ -180,10 +174,8 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: 
 def test_a_late_start_of_ray(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def init(*_: Any, **__: Any) -> None:
-        raise Exception("The current node timed out during startup. This could happen because …")
-
-    monkeypatch.setattr(cluster.ray, "init", init)
+    late = Exception("The current node timed out during startup. This could happen because …")
+    monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=late))
     assert main(["train", "cartpole", "--run-dir", str(tmp_path / "run")]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "Ray did not start within its 30 seconds" in line
@@ -260,10 +252,7 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
 def test_a_listener_that_is_no_cluster_is_one_line(
     command: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ConnectionError("no GCS")
-
-    monkeypatch.setattr(cluster.ray, "init", refuse)
+    monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=ConnectionError("no GCS")))
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ConfigurationError) as raised:

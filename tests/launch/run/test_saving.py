@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import fsspec
 import gymnasium
@@ -68,9 +69,6 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
     logged, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
     best = BestWeights(RunFolder(tmp_path), logged.append)
 
-    def disk_is_full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     for version, offer in enumerate(offers):
         if offer is None or isinstance(offer, bytes):
             if offer is not None:
@@ -81,7 +79,7 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
         source = measure if measure in ("training", "another evaluation") else "evaluation"
         with monkeypatch.context() as patch:
             if measure == "full disk":
-                patch.setattr(Path, "replace", disk_is_full)
+                patch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
             parameters = np.full(3, version, np.float32)
             best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
         found.append(best_version(file))

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -106,10 +107,7 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
 
 
 def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def close(_: InlineExecutor) -> None:
-        raise RuntimeError("the environment's server\nis gone")
-
-    monkeypatch.setattr(InlineExecutor, "close", close)
+    monkeypatch.setattr(InlineExecutor, "close", Mock(side_effect=RuntimeError("the environment's server\nis gone")))
     config = replace(cartpole, total_frames=500)
     run = session(config, tmp_path)
     summary = run.run()
@@ -118,10 +116,6 @@ def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, m
     (warning,) = messages_of(run)
     assert "RuntimeError: the environment's server is gone" in warning
     assert session(config, tmp_path, resume=True).learner.version == summary["updates"]
-
-
-def full_disk(*_: object, **__: object) -> None:
-    raise OSError(28, "No space left on device")
 
 
 UNWRITTEN = {
@@ -136,7 +130,7 @@ UNWRITTEN = {
 def test_a_full_disk_is_one_warning(
     warning: str, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(UNWRITTEN[warning], full_disk)
+    monkeypatch.setattr(UNWRITTEN[warning], Mock(side_effect=OSError(28, "No space left on device")))
     config = replace(cartpole, total_frames=3_000, record_arrivals=str(tmp_path / "order.txt"))
     run = session(config, tmp_path / "run")
     assert run.run()["status"] == "frames_reached"

@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -64,10 +65,8 @@ def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monk
 def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Lustre is, unless it is mounted with them."""
 
-    def flock(_file: object, _how: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("launch.run.folder.fcntl.flock", flock)
+    no_locks = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    monkeypatch.setattr("launch.run.folder.fcntl.flock", Mock(side_effect=no_locks))
     with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
         RunFolder(tmp_path / "study" / "run").make()
     assert list(tmp_path.iterdir()) == []
