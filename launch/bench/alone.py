@@ -61,15 +61,16 @@ def measure_alone(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget
 
     Returns the seconds, and the number of parameters.
     """
-    arguments = pickle.dumps((config, spec, budget))
-    with tempfile.NamedTemporaryFile(prefix="tributary-bench-") as result:
-        command = module_command("launch.bench.alone", result.name)
+    # Files, and no pipe: an interrupt in the middle of a message would have the process end with a traceback.
+    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
+        call, result = Path(folder, "call"), Path(folder, "result")
+        call.write_bytes(pickle.dumps((config, spec, budget)))
+        command = module_command("launch.bench.alone", str(call), str(result))
         # In a group of its own, which no Ctrl-C reaches: this process ends it then.
-        subprocess.run(command, input=arguments, env=module_environment(), process_group=0, check=False)
-        pickled = result.read()
-    if not pickled:
-        raise ConfigurationError("the parts could not be measured alone: their process died")
-    measured: tuple[Alone, int] | EnvironmentFailedError = pickle.loads(pickled)
+        subprocess.run(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0, check=False)
+        if not result.is_file():
+            raise ConfigurationError("the parts could not be measured alone: their process died")
+        measured: tuple[Alone, int] | EnvironmentFailedError = pickle.loads(result.read_bytes())
     if isinstance(measured, EnvironmentFailedError):
         raise measured
     return measured
@@ -224,4 +225,5 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> "keras.Model":
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(pickle.dumps(_measured(*pickle.load(sys.stdin.buffer))))
+    call, result = map(Path, sys.argv[1:])
+    result.write_bytes(pickle.dumps(_measured(*pickle.loads(call.read_bytes()))))
