@@ -87,6 +87,15 @@ class RunFolder:
     def has_checkpoint(self) -> bool:
         return any(self.checkpoints.glob("*.index"))
 
+    @property
+    def was_removed(self) -> bool:
+        """True if there is no such folder. False for one whose file system does not respond."""
+        try:
+            self.path.stat()
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+        return False
+
     def output(self, name: str) -> Path:
         """The path of a command's output file, in a folder that exists."""
         path = self.outputs / name

@@ -374,9 +374,13 @@ class TrainingSession:
         """Compare the weights with the best ones, write a checkpoint, and start an update of the remote copy.
 
         Raises:
-            TrainingStoppedError: the parameters are not finite, or the last checkpoint could not be written.
+            TrainingStoppedError: the folder is gone, the parameters are not finite, or the last checkpoint could not be
+                written.
         """
         learner = self.learner
+        # A folder of checkpoints alone could be neither resumed nor played.
+        if self.folder.was_removed:
+            raise TrainingStoppedError(f"{self.folder.path} was removed: nothing of the run can be saved any more")
         # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
             raise TrainingStoppedError(

@@ -34,7 +34,7 @@ from launch.run.saving import (
 )
 from launch.train import train
 from shared.config import CheckpointConfig, RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 
 NAN, INF = float("nan"), float("inf")
 
@@ -128,6 +128,18 @@ def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path
     # The run fails in its first checkpoint, and in its last one again.
     assert (tmp_path / "log.txt").read_text().count("not finite any more") == 1
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_run_whose_folder_is_removed_ends_and_leaves_none(cartpole: RunConfig, tmp_path: Path) -> None:
+    def remove(event: Event) -> None:
+        if isinstance(event, Row):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    checkpoint = CheckpointConfig(every_frames=500)
+    endless = replace(cartpole, executor="inline", total_frames=10**9, checkpoint=checkpoint)
+    with pytest.raises(TrainingFailedError, match="run was removed: nothing of the run can be saved"):
+        train(endless, tmp_path / "run", remove)
+    assert not (tmp_path / "run").exists()
 
 
 SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"
