@@ -134,8 +134,10 @@ def summarise(configs: Mapping[int, RunConfig], made: Mapping[int, Sequence[dict
 def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
     """A sentence on the saturation of throughput within the points, and its cause. `config`: of the last point."""
     last = points[-1]
+    if len(points) == 1:
+        return "one number of actors shows no saturation"
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
-    if last["efficiency"] >= 0.9 or len(points) == 1:
+    if last["efficiency"] >= 0.9:
         return f"{seen}: no saturation"
     spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])
     return " ".join([f"{seen}.", *held_back(spent, config)])

@@ -234,7 +234,9 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor() -> None:
     ],
 )
 def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
-    assert words in verdict(summarise(CONFIGS, {1: [measured(2_000)], 2: [second]}), CONFIG)
+    points = summarise(CONFIGS, {1: [measured(2_000)], 2: [second]})
+    assert words in verdict(points, CONFIG)
+    assert verdict(points[:1], CONFIG) == "one number of actors shows no saturation"
 
 
 def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
