@@ -122,25 +122,18 @@ class Method(ABC):
         """Graph code: the loss over samples; `output` is the network's for their observations."""
 
     def loss(
-        self,
-        network: Network,
-        target_network: Network | None,
-        rollout: RolloutTensors,
-        output: NetworkOutput | None = None,
+        self, network: Network, target_network: Network | None, rollout: RolloutTensors, output: NetworkOutput
     ) -> MethodLoss:
         """Graph code: the loss over a whole rollout, at the weights that acted.
 
-        `output`: the result of `network.unroll` at times 0 … T-1, if it is known.
+        `output`: the result of `network.unroll` at times 0 … T-1.
         """
-        if output is None:
-            output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
         targets = self.targets(network, target_network, rollout, tf.stop_gradient(self.value(output)))
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
 
 def make_method(config: RunConfig, actions: ActionSpec) -> Method:
-    method: Method = made("method.name", config.method.name, METHODS, Method, config, actions)
-    return method
+    return made("method.name", config.method.name, METHODS, Method, config, actions)
 
 
 def make_explorer(
@@ -150,10 +143,9 @@ def make_explorer(
     name = config.exploration.name
     if name is None:
         return method.explorer(environments, seed, training=training)
-    explorer: RandomStream = made(
+    return made(
         "exploration.name", name, EXPLORERS, RandomStream, config, actions, environments, seed, training=training
     )
-    return explorer
 
 
 def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

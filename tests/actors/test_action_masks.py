@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
-from networks import Scripted
+from networks import Scripted, loss_of
 from sessions import train_inline
 
 from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
@@ -91,9 +91,8 @@ def test_loss_and_gradient_over_allowed_actions(cartpole: RunConfig) -> None:
     )
     network, actions = Scripted(TABLE, "policy", value=True), ActionSpec(3)
     with tf.GradientTape() as tape:
-        loss = make_method(config, actions).loss(
-            MaskedNetwork(network, (1,), actions, "policy"), None, masked_rollout()
-        )
+        masked = MaskedNetwork(network, (1,), actions, "policy")
+        loss = loss_of(make_method(config, actions), masked, None, masked_rollout())
     expected, entropies, by_table = 0.0, 0.0, np.zeros_like(TABLE)
     value = float(TABLE[3, 3])
     for t in reversed(range(3)):
@@ -136,7 +135,7 @@ def test_action_values_bootstrap_from_the_best_allowed_action(
         mixed = best[t + 1] if n_step == 1 else (1 - return_lambda) * best[t + 1] + return_lambda * following
         following = REWARDS[t] + DISCOUNT * mixed
         expected += (following - TABLE[t, ACTIONS[t]]) ** 2
-    loss = method.loss(online, target if target_network else None, masked_rollout())
+    loss = loss_of(method, online, target if target_network else None, masked_rollout())
     assert float(loss.total) == pytest.approx(expected, rel=1e-5)
 
 

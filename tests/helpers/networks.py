@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from shared.config import NetworkConfig
+from shared.methods.method import Method, MethodLoss, RolloutTensors
 from shared.networks import Head, Network, NetworkOutput
 from shared.networks.composed import MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
@@ -88,3 +89,8 @@ class Scripted:
         rows = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
         heads = {self._head: rows[:, :-1], "value": rows[:, -1:]} if self._value else {self._head: rows}
         return NetworkOutput(heads, tf.ones((observations.shape[0], 2)), {})
+
+
+def loss_of(method: Method, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
+    output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
+    return method.loss(network, target_network, rollout, output)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Scripted
+from networks import Scripted, loss_of
 from rollouts import make_policy
 from sessions import train_inline
 
@@ -71,7 +71,7 @@ def test_the_loss_is_the_mean_square_of_what_is_left_to_the_returns(
     squares = [(r - q) ** 2 for r, q in zip(returns, (1.0, 3.0, 5.0), strict=True) if r is not None]
     for reduction, expected in (("sum", sum(squares)), ("mean", sum(squares) / max(len(squares), 1))):
         method, target = made(name, cartpole, reduction=reduction, **settings), Scripted(TARGET)
-        loss = method.loss(Scripted(ONLINE), target if asked else None, rollout(**changes))
+        loss = loss_of(method, Scripted(ONLINE), target if asked else None, rollout(**changes))
         assert float(loss.total) == pytest.approx(expected)
         assert target.asked == asked
 
@@ -120,7 +120,7 @@ def test_taken_actions_have_a_gradient_and_targets_none(name: str, target_networ
     method = made(name, cartpole, target_network=target_network, return_lambda=0.65)
     online, target = Scripted(ONLINE), Scripted(TARGET) if target_network else None
     with tf.GradientTape() as tape:
-        total = method.loss(online, target, rollout()).total
+        total = loss_of(method, online, target, rollout()).total
     by_online, *by_target = tape.gradient(total, [online.table, *([target.table] if target else [])])
     assert all(gradient is None for gradient in by_target)
     returns = method.targets(Scripted(ONLINE), target, rollout(), tf.constant([[2.0], [4.0], [9.0]])).returns
