@@ -11,7 +11,6 @@ from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.policy import Policy, carried
 from shared.config import EvaluationConfig, RunConfig
 from shared.errors import END_ADVICE
-from shared.layout import ParameterLayout
 from shared.methods.method import make_explorer
 from shared.seeds import Purpose, episode_seeds
 from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, WeightSnapshot
@@ -54,14 +53,10 @@ class Evaluator:
         self._quota = np.array(evaluation.episodes_by_environment[first : first + self._count])
         self._environments = VectorEnvironment(config.environment, self._count, threads)
         seed = self._seeds.actions
-        self._policy = policy or Policy(config, spec, environments=self._count, seed=seed, training=False)
+        self.policy = policy or Policy(config, spec, environments=self._count, seed=seed, training=False)
         # That of this evaluator, while others may use the policy.
-        method = self._policy.method
+        method = self.policy.method
         self._exploration = make_explorer(config, spec.actions, method, self._count, seed, training=False).state()
-
-    @property
-    def layout(self) -> ParameterLayout:
-        return self._policy.layout
 
     def run(
         self,
@@ -98,7 +93,7 @@ class Evaluator:
         self._ended = np.zeros(self._count, np.int64)
         self._observations = self._environments.reset(self._seeds.environments)
         self._fingerprints = EpisodeFingerprints(self._observations)
-        self._state = self._policy.first_state(self._count)
+        self._state = self.policy.first_state(self._count)
 
     def play(self, episodes: int, most_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
         """Play until `episodes` have ended in each environment, or its share of all, but at most `most_steps`.
@@ -106,10 +101,10 @@ class Evaluator:
         An environment that is done goes on with further episodes until all are. The part has this `number` and
         `actor_id`.
         """
-        self._policy.explorer.restore(self._exploration)
+        self.policy.explorer.restore(self._exploration)
         # Anew in each call: training may use the same network in between.
-        self._policy.assign(self._snapshot.parameters, self._snapshot.frames)
-        act = self._policy.greedy if self._acting_policy == "greedy" else self._policy.act
+        self.policy.assign(self._snapshot.parameters, self._snapshot.frames)
+        act = self.policy.greedy if self._acting_policy == "greedy" else self.policy.act
         goal = np.minimum(self._quota, episodes)
         ended: list[EpisodeStats] = []
         which: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
@@ -138,7 +133,7 @@ class Evaluator:
                 self._ended[counted] += 1
             self._returns[ended_now] = 0.0
             self._lengths[ended_now] = 0
-        self._exploration = self._policy.explorer.state()
+        self._exploration = self.policy.explorer.state()
         columns = np.concatenate(which), np.concatenate(order), np.array(games, np.int64)
         return EvaluationPart(actor_id, number, EpisodeStats.joined(ended), *columns, agent_steps)
 

@@ -181,8 +181,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The plain values of the newest readable checkpoint in `folder`; empty without one."""
     for path in checkpoint_paths(folder):
         with suppress(*_DAMAGE):
-            state: dict[str, Any] = _read(folder, path)[0]
-            return state
+            return _read(folder, path)[0]
     return {}
 
 

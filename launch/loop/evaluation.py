@@ -174,10 +174,9 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
     # A NaN is above nothing.
     if untrained is not None and median > untrained:
         collapsed = int((returns < (untrained + median) / 2.0).sum())
-    entry: dict[str, Any] = finite(
+    return finite(
         {"version": result.snapshot.version, "policy": result.policy, **figures, "collapsed_episodes": collapsed}
     )
-    return entry
 
 
 def evaluation_line(entry: dict[str, Any]) -> str:

@@ -114,7 +114,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     threads = min(usable_cores(), arguments.episodes)
     # Closed last: a fault in `close` of a user's environment costs no result.
     with closing(Evaluator(config, spec, evaluation, "evaluation", threads=threads)) as evaluator:
-        snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
+        snapshot, source = load_weights(folder, arguments.weights, evaluator.policy.layout)
         output = folder.output(f"evaluation-{arguments.protocol}.json")
         environment, log_info = config.environment.id, config.environment.log_info
         print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")

@@ -171,7 +171,7 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     run, file = cartpole_runs[0], tmp_path / "result.json"
     config = RunFolder(run).read_config()
     evaluator = Evaluator(config, environment_spec(config.environment), EvaluationConfig(episodes=5, environments=5))
-    list(evaluator.run(WeightSnapshot(0, np.zeros(evaluator.layout.size, np.float32))))
+    list(evaluator.run(WeightSnapshot(0, np.zeros(evaluator.policy.layout.size, np.float32))))
     for seed in ("", "--seed 2"):
         assert main(f"evaluate {run} --episodes 5 {seed} --json {file}".split()) == 0
     assert json.loads(file.read_text())["seeds"]["purpose"] == "evaluation"
