@@ -78,6 +78,21 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     assert RunFolder(run).read_settings().total_frames == 3000
 
 
+def test_a_resume_that_is_left_after_it_has_trained_keeps_its_own_settings(tmp_path: Path) -> None:
+    run, stop = tmp_path / "run", StopRequest()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            # The second Ctrl-C.
+            stop.interrupted = True
+            raise KeyboardInterrupt
+
+    train(quick(total_frames=300), run, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        train(quick(total_frames=20_000), run, on_event, resume=True, stop=stop)
+    assert RunFolder(run).read_settings().total_frames == 20_000
+
+
 def test_a_resume_that_cannot_write_its_settings_leaves_the_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +312,18 @@ def test_a_callback_that_leaves_the_program_saves_the_run_before(error: BaseExce
     with pytest.raises(type(error)):
         train_in_process(quick(), tmp_path, on_event)
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.usefixtures("child")
+def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
+    stop = StopRequest()
+
+    def on_event(_: Event) -> None:
+        stop.at_once = True
+
+    with pytest.raises(KeyboardInterrupt):
+        train_in_process(quick(), tmp_path, on_event, stop=stop)
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_message_that_cannot_be_read_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
