@@ -203,14 +203,14 @@ class Coordinator:
             self._published_target_version = target.version
 
 
-_ADVICE = {
-    "reward": "mend the reward of the environment, or replace it in a wrapper (--environment.wrappers MODULE:WRAPPER)",
-    "observation": "mend this number of the environment's observations, or replace it in a wrapper "
-    "(--environment.wrappers MODULE:WRAPPER)",
+_OF_THE_ENVIRONMENT = {
+    "reward": "the reward of the environment",
+    "observation": "this number of the environment's observations",
 }
 
 
 def non_finite_advice(what: str) -> str:
     """Advice on a rollout with this `GradientReport.non_finite`."""
-    diverged = "lower --optimizer.learning-rate, clip by --optimizer.max-gradient-norm, or scale rewards down"
-    return _ADVICE.get(what.partition(" ")[0], diverged)
+    if number := _OF_THE_ENVIRONMENT.get(what.partition(" ")[0]):
+        return f"mend {number}, or replace it in a wrapper (--environment.wrappers MODULE:WRAPPER)"
+    return "lower --optimizer.learning-rate, clip by --optimizer.max-gradient-norm, or scale rewards down"
