@@ -24,18 +24,14 @@ def global_norm(vector: tf.Tensor) -> tf.Tensor:
     and 4 threads, and no block is copied. It overflows to infinity where the sum of squares does.
     """
     size = vector.shape[0]
-    block = _block_size(size)
+    each = -(-size // _MAX_BLOCKS)
+    block = min(max(-(-each // _ALIGNMENT) * _ALIGNMENT, _MIN_BLOCK), _MAX_BLOCK)
     whole = size // block
     rows = [tf.reshape(vector[: whole * block], [whole, block])] if whole else []
     if size % block:
         rows.append(vector[None, whole * block :])
     norms = [tf.raw_ops.EuclideanNorm(input=row, axis=[1]) for row in rows]
     return tf.sqrt(tf.reduce_sum(tf.square(tf.concat(norms, axis=0))))
-
-
-def _block_size(size: int) -> int:
-    each = -(-size // _MAX_BLOCKS)
-    return min(max(-(-each // _ALIGNMENT) * _ALIGNMENT, _MIN_BLOCK), _MAX_BLOCK)
 
 
 class PushResult(NamedTuple):

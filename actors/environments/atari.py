@@ -14,11 +14,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import HumanRendering
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
+from actors.environments.pictures import ByteArray
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec
-
-ByteArray = npt.NDArray[np.uint8]
 
 _SCREEN_HEIGHT, _SCREEN_WIDTH = 210, 160
 # The default of ale-py's environment.

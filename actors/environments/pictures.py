@@ -10,10 +10,9 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Tuple
 from PIL import Image
 
-ByteArray = npt.NDArray[np.uint8]
+from shared.config.task import SMALLEST_SIDE
 
-# Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
-SMALLEST_SIDE = 16
+ByteArray = npt.NDArray[np.uint8]
 
 
 def is_picture(space: gymnasium.Space) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import SMALLEST_SIDE, Stack, channels_together, inner_spaces, is_stack, shape_together
+from actors.environments.pictures import Stack, channels_together, inner_spaces, is_stack, shape_together
+from shared.config.task import SMALLEST_SIDE
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 # With more choices or outputs each observation takes megabytes, and a rollout gigabytes; with more numbers the first

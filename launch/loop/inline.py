@@ -128,8 +128,7 @@ class InlineExecutor(Executor):
 
     def add(self) -> int | None:
         actor_id = next(self._ids)
-        threads = self._emulator_threads
-        actor = Actor(self._config, self._spec, actor_id, graphs_of=self._first, emulator_threads=threads)
+        actor = Actor(self._config, self._spec, actor_id, self._first, self._emulator_threads)
         self._first = self._first or actor
         self._actors[actor_id] = actor
         return actor_id

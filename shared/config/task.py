@@ -12,8 +12,8 @@ from shared.errors import setting_error
 
 OptionValue = str | int | float | bool
 
-# Smaller arrays of bytes count as maps, not as images.
-_SMALLEST_SCREEN = 16
+# Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
+SMALLEST_SIDE = 16
 _ATARI = For("environment.id", "Atari")
 _IMAGES = For("environment.id", "images")
 _STACKED = For("environment.id", "images", wrapper="gymnasium.wrappers:FrameStackObservation,stack_size=4")
@@ -85,7 +85,7 @@ class EnvironmentConfig:
     """Number of frames for which each action is repeated. Atari: the last two frames are max-pooled."""
     frame_stack: Annotated[int, Range(1), _STACKED] = 4
     """Images: number of newest images that one observation stacks."""
-    screen_size: Annotated[int | None, Range(_SMALLEST_SCREEN), _IMAGES] = 84
+    screen_size: Annotated[int | None, Range(SMALLEST_SIDE), _IMAGES] = 84
     """Images: side in pixels of the square to which images are resized. None keeps their size; not on Atari."""
     greyscale: Annotated[bool, _IMAGES] = True
     """Images: convert to greyscale. Always on for Atari."""
