@@ -181,9 +181,9 @@ def train_seeds(
                 write_json(file, msgspec.to_builtins(several))
                 codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
             except BaseException:
-                if resume:
+                if resume and file.read_bytes() != before:
                     file.write_bytes(before)
-                elif not any(entry.is_dir() for entry in folder.iterdir()):
+                elif not resume and not any(entry.is_dir() for entry in folder.iterdir()):
                     # No run has started.
                     home.discard()
                 raise

@@ -1,5 +1,6 @@
 """Several seeds of one setting, and runs that cannot start: one line, exit code 2, and no folder."""
 
+import errno
 import json
 import os
 import signal
@@ -156,6 +157,21 @@ def test_a_resume_that_cannot_start_keeps_the_files_of_the_seeds(
     assert main(["train", "--resume", "seeds", *options.split()]) == 2
     assert line in capsys.readouterr().err
     assert file.read_bytes() == before
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_resume_that_cannot_write_its_file_leaves_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Path("seeds").mkdir()
+    file = Path("seeds") / SEEDS_FILE
+    file.write_bytes(msgspec.json.encode(SeveralSeeds(PRESETS["cartpole"].config, (1, 2), "cartpole", None)))
+    before = file.stat().st_mtime_ns
+    monkeypatch.setattr("launch.commands.seeds.write_json", fails)
+    assert main(["train", "--resume", "seeds"]) != 0
+    # On a full disk a file that is opened to be written again may stay empty.
+    assert file.stat().st_mtime_ns == before
 
 
 def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
