@@ -56,6 +56,9 @@ class Network(ABC):
     state_units: tuple[int, ...] = ()
     """Units of each tensor of the state. Empty without a memory. The state at the start of an episode is zeros."""
 
+    # Networks that this one is made of.
+    _inner: Sequence["Network"] = ()
+
     def __init__(self, heads: Sequence[Head]) -> None:
         self._heads = tuple(heads)
         self._parameters: dict[str, keras.Variable] = {}
@@ -73,7 +76,7 @@ class Network(ABC):
     @property
     def untrained_variables(self) -> list[keras.Variable]:
         """The variables that gradients do not train, float32."""
-        return []
+        return [variable for network in self._inner for variable in network.untrained_variables]
 
     @property
     def variables(self) -> list[keras.Variable]:

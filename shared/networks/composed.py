@@ -44,7 +44,7 @@ class MultiInputNetwork(Network):
     ) -> None:
         super().__init__(heads)
         self._parts = parts
-        self._trunks: list[Network] = []
+        self._inner = self._trunks = list[Network]()
         seeds = itertools.count(seed, _SEEDS_OF_A_TRUNK)
         means = parts.images_of(observation_mean) or {}
         for image in parts.images:
@@ -66,10 +66,6 @@ class MultiInputNetwork(Network):
         of_trunks = [variable for trunk in self._trunks for variable in trunk.trainable_variables]
         of_heads = [variable for pair in self._head_weights for variable in pair]
         return [*of_trunks, *self._joint, *(self._norm or ()), *of_heads, *self._parameters.values()]
-
-    @property
-    def untrained_variables(self) -> list[keras.Variable]:
-        return [variable for trunk in self._trunks for variable in trunk.untrained_variables]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         seen = zip(self._trunks, _split(observations, self._parts), strict=True)
@@ -131,6 +127,7 @@ class MaskedNetwork(Network):
     def __init__(self, network: Network, observation_shape: Sequence[int], actions: ActionSpec, head: str) -> None:
         super().__init__(())
         self._network, self._head, self.state_units = network, head, network.state_units
+        self._inner = (network,)
         self._observation_shape, self._actions = tuple(observation_shape), actions.size
 
     @property
@@ -140,10 +137,6 @@ class MaskedNetwork(Network):
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         return self._network.trainable_variables
-
-    @property
-    def untrained_variables(self) -> list[keras.Variable]:
-        return self._network.untrained_variables
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         """Evaluate rows [N, size + A]: an observation, flat, and its mask, in one dtype."""

@@ -25,6 +25,7 @@ class RecurrentNetwork(Network):
     def __init__(self, trunk: Network, heads: Sequence[Head], units: int, seed: int) -> None:
         super().__init__(heads)
         self._trunk, self._units, self.state_units = trunk, units, (units, units)
+        self._inner = (trunk,)
         seeds = orthogonal_seeds(seed + _AFTER_THE_TRUNK)
 
         def orthogonal(name: str, inputs: int) -> keras.Variable:
@@ -45,10 +46,6 @@ class RecurrentNetwork(Network):
     def trainable_variables(self) -> list[keras.Variable]:
         own = [self._kernel, self._recurrent_kernel, self._bias, *(v for pair in self._head_weights for v in pair)]
         return [*self._trunk.trainable_variables, *own, *self._parameters.values()]
-
-    @property
-    def untrained_variables(self) -> list[keras.Variable]:
-        return self._trunk.untrained_variables
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         trunk = self._trunk(observations)

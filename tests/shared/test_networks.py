@@ -8,16 +8,16 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import HEADS, PARTS, network, observations
+from networks import HEADS, PARTS, network, observations, shape_of
 
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, Head, KerasNetwork, Network, ObservationScale
-from shared.networks.composed import MultiInputNetwork
+from shared.networks.composed import MaskedNetwork, MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.networks.stored_activations import StoredActivations
-from shared.types import ImagePart, ObservationParts
+from shared.types import ActionSpec, ImagePart, ObservationParts
 
 SIZES = {"a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256), "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)}
 # More than are convolved at a time.
@@ -284,11 +284,13 @@ def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
     assert ParameterLayout.of(network(name, shape=(84, 84, 4)).variables).size == parameters
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("kind", "recurrent"), [("mlp", False), ("mlp", True), ("multi_input", False)])
-def test_weights_are_alike_in_every_process(kind: str, recurrent: bool) -> None:
-    one, other = (
-        network(kind, recurrent=recurrent, trained=False, observation_scaling="running").variables for _ in range(2)
-    )
+def test_weights_are_alike_in_every_process(kind: str, recurrent: bool, masked: bool) -> None:
+    networks = [network(kind, recurrent=recurrent, trained=False, observation_scaling="running") for _ in range(2)]
+    if masked:
+        networks = [MaskedNetwork(inner, shape_of(kind), ActionSpec(6), "policy") for inner in networks]
+    one, other = (made.variables for made in networks)
     assert ParameterLayout.of(one).fingerprint == ParameterLayout.of(other).fingerprint
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
