@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
-from nodes import add, node_of
+from nodes import add
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
 from watched_processes import Training, rows
@@ -49,17 +48,6 @@ class OnCluster(Training):
         return account_of(self.folder), self.printed()
 
 
-def pids(cluster: Cluster, title: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.
-        with suppress(OSError, StopIteration):
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(title.encode()):
-                node_of(cluster, int(entry.name))
-                found.append(int(entry.name))
-    return found
-
-
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
@@ -97,16 +85,6 @@ def test_one_run_has_actors_on_gpus_and_on_cpus(
     assert "learner + 1 actor  (1 cores" in output
     assert "2 GPU actors  (2 cores, 1 GPU" in output
     assert summary["actor_restarts"] == 0
-
-
-def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
-    marked = add(cluster, 1, learner=1)
-    training = train()
-    training.wait_for_actors(1)
-    (learner,) = pids(cluster, "ray::Learner")
-    assert node_of(cluster, learner).node_id == marked.node_id
-    _, output = training.stop()
-    assert "learner  (1 cores" in output
 
 
 @pytest.mark.smoke

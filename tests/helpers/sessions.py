@@ -1,9 +1,7 @@
 """Runs in this process, without the command line."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 from actors.environments import environment_spec
@@ -14,10 +12,8 @@ from launch.presets import PRESETS
 from launch.run.events import Message
 from launch.run.session import TrainingSession, make_session
 from launch.settings.files import with_settings
-from launch.train import Result
 from learner.learner import Learner
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
 
 # CartPole in one process, in milliseconds a row, until its frames are reached.
 QUICK: dict[str, Any] = {
@@ -65,18 +61,3 @@ def messages_of(run: TrainingSession) -> list[str]:
 def quick(**more: Any) -> RunConfig:
     """The preset for CartPole with `QUICK`, without an end unless `total_frames` says so."""
     return with_settings(PRESETS["cartpole"].config, QUICK | {"total_frames": 100_000_000} | more)
-
-
-def at_once(*runs: Callable[[], Result]) -> list[Result | ConfigurationError]:
-    """The ends of runs that begin at the same time, each in a thread."""
-    together = Barrier(len(runs))
-
-    def begin(run: Callable[[], Result]) -> Result | ConfigurationError:
-        together.wait()
-        try:
-            return run()
-        except ConfigurationError as error:
-            return error
-
-    with ThreadPoolExecutor(len(runs)) as threads:
-        return list(threads.map(begin, runs))

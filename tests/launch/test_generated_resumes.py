@@ -1,6 +1,5 @@
-"""Resumes with one changed setting out of all, and two runs in one folder at once."""
+"""Resumes with one changed setting out of all."""
 
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from changed_settings import another
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sessions import at_once, quick
+from sessions import quick
 
 from actors.actor import Actor
 from actors.environments import environment_spec
@@ -20,7 +19,7 @@ from launch.run.events import Message
 from launch.run.folder import RunFolder
 from launch.settings.check import check_checkpoint, on_device, resume_lines
 from launch.settings.files import KINDS, option_name, with_settings
-from launch.train import Result, train
+from launch.train import train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array, GradientReport, WeightSnapshot
@@ -103,22 +102,3 @@ def test_a_resume_with_more_actors_than_cores_warns_as_a_new_run_does(
         return [event.text for event in events if isinstance(event, Message) and " cores: " in event.text]
 
     assert warnings("run", resume=True) == warnings("new", resume=False) != []
-
-
-@pytest.mark.parametrize("same", ["folder", "storage"])
-def test_of_two_runs_in_one_place_at_once_one_is_refused(same: str, tmp_path: Path) -> None:
-    folders = {seed: tmp_path / ("run" if same == "folder" else f"run-{seed}") for seed in (1, 2)}
-    storage = None if same == "folder" else f"file://{tmp_path / 'copy'}"
-
-    def train_one(seed: int) -> Result:
-        return train(quick(total_frames=300, seed=seed, storage=storage), folders[seed], lambda _: None)
-
-    ended = dict(zip(folders, at_once(*(partial(train_one, seed) for seed in folders)), strict=True))
-    (winner,) = (seed for seed, end in ended.items() if isinstance(end, Result))
-    (refused,) = (str(end) for end in ended.values() if not isinstance(end, Result))
-    words = ("--run-dir ", "folder ") if same == "folder" else f"--storage {storage}: holds another run"
-    assert refused.startswith(words)
-    assert [folder for folder in tmp_path.glob("run*") if folder.is_dir()] == [folders[winner]]
-    folder = RunFolder(folders[winner] if storage is None else tmp_path / "copy")
-    assert folder.read_settings().seed == winner
-    assert (folder.summary.is_file(), folder.has_checkpoint) == (True, True)

@@ -289,6 +289,7 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
 
     def third_fails() -> gymnasium.Env:
         if next(made) == 3:
+            assert settings.is_file(), "it is claimed before environments are made"
             raise RuntimeError("no licence left")
         return gymnasium.make("CartPole-v1")
 
