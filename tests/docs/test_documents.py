@@ -3,6 +3,7 @@
 import re
 import shlex
 import statistics
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,12 @@ def test_commands_are_understood(page: Path) -> None:
         assert len(words) < 2 or words[1] in {name.split()[0] for name in COMMANDS}, line
         if words[1:2] == ["train"] and not NOT_HERE.search(" ".join(words)):
             resolve_request(parse(TrainArguments, "train", words[2:]).request())
+
+
+def test_the_pythons_that_are_named_are_those_that_are_allowed() -> None:
+    project, makefile = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], (ROOT / "Makefile").read_text()
+    least, most = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+    assert named == [f"3.{minor}" for minor in range(int(least), int(most))]
+    assert f"(3, {least}) <= sys.version_info < (3, {most})" in makefile
+    assert f"Python {named[0]} to {named[-1]} is needed" in makefile

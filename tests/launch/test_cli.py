@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from watched_processes import output_of
 
 from launch.cli import main
 from launch.commands.runs import RunsArguments
@@ -83,8 +84,7 @@ for command in ("--version", "--help", "help train", "evaluate --help", "runs --
     launch.cli.main(command.split())
     assert not slow & set(sys.modules), (command, slow & set(sys.modules))
 """
-    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    output_of(sys.executable, "-c", check)
 
 
 @pytest.mark.parametrize("module", ["launch.machine", "launch.output", "rich.console", "shared.config"])

@@ -3,12 +3,12 @@
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from watched_processes import output_of
 
 from launch import machine, output, tensorflow_setup
 from launch.machine import machine_id
@@ -83,15 +83,8 @@ def test_cores_that_actors_leave_free() -> None:
 
 def run_python(script: str, *, shell: str = "", environment: dict[str, str] | None = None) -> str:
     """Run a script with the project on the path. `shell` are redirections. Returns what was printed."""
-    ended = subprocess.run(
-        ["sh", "-c", f'exec "$0" -c "$1" {shell}', sys.executable, script],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(environment or {})}
+    return output_of("sh", "-c", f'exec "$0" -c "$1" {shell}', sys.executable, script, env=variables)
 
 
 @pytest.mark.parametrize("home", ["/no/such/folder", "~"])

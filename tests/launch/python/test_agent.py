@@ -1,7 +1,6 @@
 """Agents that act in a program: what they take, what they give, and what that program needs for it."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
 from untrained_runs import untrained
+from watched_processes import output_of
 
 import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
@@ -36,10 +36,7 @@ print(agent.weights)
 
 def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
     variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    command = [sys.executable, "-c", WITHOUT_RAY]
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert "update" in ended.stdout
+    assert "update" in output_of(sys.executable, "-c", WITHOUT_RAY, env=variables)
 
 
 class Shapes(NamedTuple):

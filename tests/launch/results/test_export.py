@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from spaces import Given, registered
 from untrained_runs import policy_of, untrained
+from watched_processes import output_of
 
 import tributary_rl as tributary
 from actors.environments import VectorEnvironment
@@ -122,9 +122,7 @@ def exported(train: Callable[[Path, str], Path], tmp_path_factory: pytest.TempPa
         for step, inputs in enumerate(given):
             np.savez(f"{folder}/given-{step}.npz", **inputs)
     script = f"STEPS = {STEPS}\n{LOADED_ELSEWHERE}"
-    command = [sys.executable, "-P", "-c", script, *(str(one.folder) for one in found.values())]
-    result = subprocess.run(command, cwd=parent, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    output_of(sys.executable, "-P", "-c", script, *(one.folder for one in found.values()), cwd=parent)
     yield found
     gymnasium.registry.pop("Flat-v0")
 

@@ -15,6 +15,7 @@ import fsspec
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from sessions import quick, session
 
 from launch.cli import main
@@ -263,7 +264,9 @@ def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeyp
     assert line.startswith("warning: the copy at memory://silent/run is not complete: it took longer than 0 seconds")
 
 
-def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_path: Path) -> None:
+def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
     release = claim_storage(url, b"{}")
     for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, None)):
@@ -293,13 +296,10 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(tmp_pat
             raise RuntimeError("no licence left")
         return gymnasium.make("CartPole-v1")
 
-    gymnasium.register("Licensed-v0", third_fails)
-    try:
-        config = quick(environment={"id": "Licensed-v0"}, storage=url, total_frames=100)
-        with pytest.raises(ConfigurationError, match="no licence left"):
-            train(config, tmp_path / "run", lambda _: None)
-    finally:
-        gymnasium.registry.pop("Licensed-v0")
+    monkeypatch.setitem(gymnasium.registry, "Licensed-v0", EnvSpec("Licensed-v0", third_fails))
+    config = quick(environment={"id": "Licensed-v0"}, storage=url, total_frames=100)
+    with pytest.raises(ConfigurationError, match="no licence left"):
+        train(config, tmp_path / "run", lambda _: None)
     assert list((tmp_path / "copy").iterdir()) == []
 
 

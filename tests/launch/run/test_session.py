@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from sessions import messages_of, quick, session
 from spaces import Given, registered
@@ -331,16 +332,13 @@ class Stepwise(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, self._left == 0, False, {}
 
 
-def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path) -> None:
+def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 environments that began together end their long episodes together: the last 100 are all of these, or few."""
-    gymnasium.register("Stepwise-v0", Stepwise)
+    monkeypatch.setitem(gymnasium.registry, "Stepwise-v0", EnvSpec("Stepwise-v0", Stepwise))
     actor = {"environments": 256, "unroll_length": 5, "total_environments": None}
     config = quick(environment={"id": "Stepwise-v0"}, actor=actor, total_frames=256 * 130)
     config = replace(config, log_every_seconds=1e-9, checkpoint=CheckpointConfig(every_frames=256 * 5))
-    try:
-        summary = session(config, tmp_path).run()
-    finally:
-        gymnasium.registry.pop("Stepwise-v0")
+    summary = session(config, tmp_path).run()
     assert max(filter(None, (row["mean_return_100"] for row in rows_of(tmp_path)))) == 60
     # The mean over all episodes, with its standard error of 256.
     expected = pytest.approx(30.5, abs=3 * 1.85)
