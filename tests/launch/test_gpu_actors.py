@@ -252,25 +252,20 @@ def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
     assert "must be even" in line
 
 
-def test_auto_takes_a_gpu_where_there_is_one_and_says_why(spec: Any) -> None:
-    auto = config_of(actor__device="auto")
-    config, line = on_device(auto, spec, 1)
-    assert (config.actor.device, line) == (
-        "gpu",
-        "device:       actors on the GPU: the network is convolutional, and there is one",
-    )
-    config, line = on_device(auto, spec, 0)
-    assert (config.actor.device, line) == ("cpu", "device:       actors on the CPU: there is no GPU")
-    cartpole = config_of("cartpole", actor__device="auto")
-    spec_of_numbers = environment_spec(cartpole.environment)
-    config, line = on_device(cartpole, spec_of_numbers, 1)
-    assert (config.actor.device, line) == (
-        "cpu",
-        "device:       actors on the CPU: --network.name mlp is not convolutional",
-    )
-    requested = config_of("cartpole")
-    assert on_device(requested, spec_of_numbers, 1) == (requested, None)
-    assert on_device(PONG, spec, 1) == (PONG, None)
+@pytest.mark.parametrize(
+    ("preset", "gpus", "device", "why"),
+    [
+        ("pong", 1, "gpu", "actors on the GPU: the network is convolutional, and there is one"),
+        ("pong", 0, "cpu", "actors on the CPU: there is no GPU"),
+        ("cartpole", 1, "cpu", "actors on the CPU: --network.name mlp is not convolutional"),
+    ],
+)
+def test_auto_takes_a_gpu_where_there_is_one_and_says_why(preset: str, gpus: int, device: str, why: str) -> None:
+    requested = {name: config_of(preset, actor__device=name) for name in ("auto", "cpu", "gpu")}
+    spec = environment_spec(requested["auto"].environment)
+    assert on_device(requested["auto"], spec, gpus) == (requested[device], f"device:       {why}")
+    for name in ("cpu", "gpu"):
+        assert on_device(requested[name], spec, 1) == (requested[name], None)
 
 
 @pytest.mark.parametrize(
