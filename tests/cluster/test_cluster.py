@@ -1,7 +1,7 @@
 """Several Ray nodes on this machine: actors follow nodes, the learner is where it was told to be."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ SETTINGS = (
 
 
 class OnCluster(Training):
-    def __init__(self, cluster: Cluster, folder: Path, arguments: str) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, arguments: str = "") -> None:
         line = f"{SETTINGS} --run-dir {folder} --address {cluster.address} {arguments}"
         super().__init__(Path(sys.executable).parent, folder, line)
 
@@ -55,48 +55,36 @@ def cluster() -> Iterator[Cluster]:
     made.shutdown()
 
 
-@pytest.fixture
-def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], OnCluster]]:
-    started: list[OnCluster] = []
-
-    def start(arguments: str = "") -> OnCluster:
-        started.append(OnCluster(cluster, tmp_path / f"run{len(started)}", arguments))
-        return started[-1]
-
-    yield start
-    for training in started:
-        training.kill()
-
-
 def test_one_run_has_actors_on_gpus_and_on_cpus(
-    cluster: Cluster, train: Callable[[str], OnCluster], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU that the second node pretends to have. A third one without joins later."""
     monkeypatch.setenv(PRETENDED_GPUS, "1")
     add(cluster, 2, gpus=1)
-    training = train(
+    settings = (
         "--environment.id ALE/Pong-v5 --environment.screen-size 36 --network.name a3c_cnn "
         "--network.no-centre-observations --actor.device auto"
     )
-    training.wait_for_actors(3)
-    add(cluster, 1)
-    training.wait_for_actors(4)
-    summary, output = training.stop()
+    with OnCluster(cluster, tmp_path / "run", settings) as training:
+        training.wait_for_actors(3)
+        add(cluster, 1)
+        training.wait_for_actors(4)
+        summary, output = training.stop()
     assert "learner + 1 actor  (1 cores" in output
     assert "2 GPU actors  (2 cores, 1 GPU" in output
     assert summary["actor_restarts"] == 0
 
 
 @pytest.mark.smoke
-def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
+def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     marked = add(cluster, 1, learner=1)
-    training = train()
-    training.wait_for_actors(1)
-    training.wait_for(lambda: list((training.folder / "checkpoints").glob("update-*.index")), "a checkpoint")
-    training.wait_for_progress()
-    cluster.remove_node(marked, allow_graceful=False)
-    training.wait_for(lambda: "goes on from its checkpoint" in training.log(), "another learner")
-    training.wait_for_actors(1)
-    summary, output = training.stop()
+    with OnCluster(cluster, tmp_path / "run") as training:
+        training.wait_for_actors(1)
+        training.wait_for(lambda: list((training.folder / "checkpoints").glob("update-*.index")), "a checkpoint")
+        training.wait_for_progress()
+        cluster.remove_node(marked, allow_graceful=False)
+        training.wait_for(lambda: "goes on from its checkpoint" in training.log(), "another learner")
+        training.wait_for_actors(1)
+        summary, output = training.stop()
     assert summary["learner_restarts"] == 1
     assert "another one goes on from the last checkpoint" in output

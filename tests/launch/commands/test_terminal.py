@@ -164,6 +164,11 @@ LARGE = Progress(
 )
 
 
+COUNTS = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
+SUMMARY = {"status": "failed", "episodes": 0, **dict.fromkeys(COUNTS, 1)}
+SUMMARY |= dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing", "mean_return_100"))
+
+
 def screen(columns: int = 80) -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=columns, color_system=None)
 
@@ -255,13 +260,10 @@ def test_the_numbers_of_rollouts_stay_in_an_interval_without_one(cartpole: RunCo
 def test_the_last_table_has_no_time_left(cartpole: RunConfig) -> None:
     """A run that has reached its return would have hours, by its frames."""
     console, config = screen(), replace(cartpole, total_frames=10**9)
-    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
-    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
-    summary = {"status": "return_reached", "episodes": 0, "mean_return_100": None, **dict.fromkeys(counts, 1)}
     with Display(config, console) as display:
         display.show(Started("run", config, 1))
         display.update(LARGE)
-        display.show(Stopped("run", summary | nothing))
+        display.show(Stopped("run", SUMMARY | {"status": "return_reached"}))
     last = shown_by(console).rpartition("CartPole-v1")[2].splitlines()
     assert [line.split()[-2] for line in last if "time left" in line] == ["-"]
 
@@ -329,10 +331,7 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
 def test_the_last_lines_are_the_commands_for_the_run(
     status: str, more: str, imports: tuple[str, ...], trust: str, cartpole: RunConfig, tmp_path: Path
 ) -> None:
-    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
-    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
-    summary = {"status": status, "episodes": 0, "mean_return_100": None, **dict.fromkeys(counts, 1), **nothing}
-    console = Console(file=io.StringIO(), width=1_000)
+    console, summary = Console(file=io.StringIO(), width=1_000), SUMMARY | {"status": status}
     config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
     with Display(config, console) as display:
         display.show(Started(str(tmp_path), config, 1))
@@ -354,16 +353,13 @@ def test_the_last_lines_are_the_commands_for_the_run(
 def test_a_run_ends_in_a_working_directory_that_was_deleted(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
-    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing", "mean_return_100"))
-    summary = {"status": "failed", "episodes": 0, **dict.fromkeys(counts, 1), **nothing}
     console, run, folder = Console(file=io.StringIO(), width=1_000), tmp_path / "folder" / "run", tmp_path / "folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     for deleted, shown in ((False, "run"), (True, run)):
         if deleted:
             folder.rmdir()
-        Display(cartpole, console).show(Stopped(str(run), summary))
+        Display(cartpole, console).show(Stopped(str(run), SUMMARY))
         assert shown_by(console).splitlines()[-1] == f"continue:     tributary train --resume {shown}"
 
 
