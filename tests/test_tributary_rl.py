@@ -106,16 +106,6 @@ def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
     assert tributary.Run(run).config == run.config
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_and_another_starts_from_it(run: tributary.Run, tmp_path: Path) -> None:
-    copied = tributary.train(start_from=run, total_frames=500, run_dir=tmp_path / "next", progress=False)
-    assert (copied.config.network, copied.config.total_frames) == (run.config.network, 500)
-    assert (copied.path / "first.npz").is_file()
-    again = tributary.train(resume=copied, total_frames=1_000, progress=False)
-    assert again.path == copied.path
-    assert again.summary["frames"] >= 1_000
-
-
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [

@@ -80,14 +80,15 @@ def test_actors_receive_the_settings_of_the_folder(
     for line in lines:
         run_line(line)
     if not lines:
-        tributary.train(PRESET, settings=OF_PYTHON, total_frames=1000, run_dir=run)
+        first = tributary.train(PRESET, settings=OF_PYTHON, total_frames=1000, run_dir="first")
+        tributary.train(start_from=first, total_frames=1000, run_dir=run)
     of_new = RunFolder(Path(run)).read_settings()
     assert received[-1] == of_new
     made = len(received)
     if lines:
         run_line(f"train --resume {further} {FURTHER}")
     else:
-        tributary.train(resume=run, total_frames=9000)
+        assert tributary.train(resume=tributary.Run(run), total_frames=9000).summary["frames"] >= 9000
     of_resumed = RunFolder(Path(run)).read_settings()
     assert len(received) > made
     assert received[-1] == of_resumed
