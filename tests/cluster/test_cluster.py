@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accounts import account_of
-from nodes import add
+from nodes import add, drain
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
 from watched_processes import Training, rows
@@ -53,6 +53,36 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
     yield made
     made.shutdown()
+
+
+def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
+    with OnCluster(cluster, tmp_path / "run") as training:
+        training.wait_for_actors(1)
+        second = add(cluster, 2)
+        training.wait_for_actors(3)
+        assert training.log().count(" joins") == 2
+        # Killed like a machine whose power is cut: the run goes on, and nothing of it counts as a restart.
+        cluster.remove_node(second, allow_graceful=False)
+        training.wait_for_actors(1)
+        add(cluster, 1)
+        training.wait_for_actors(2)
+        summary, output = training.stop()
+    assert summary["actor_restarts"] == 0
+    assert "learner + 1 actor" in output
+    assert "Traceback" not in output
+
+
+def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, tmp_path: Path) -> None:
+    second = add(cluster, 1)
+    with OnCluster(cluster, tmp_path / "run") as training:
+        training.wait_for_actors(2)
+        drain(cluster, second)
+        training.wait_for(lambda: "its node is draining" in training.log(), "the release")
+        training.wait_for_actors(1)
+        summary, _ = training.stop()
+    # Drained after its last report: nothing was lost.
+    assert summary["rollouts_lost_with_actors"] == 0
+    assert summary["actor_restarts"] == 0
 
 
 def test_one_run_has_actors_on_gpus_and_on_cpus(
