@@ -158,6 +158,9 @@ class RemoteCopy:
                 path = f"{self._root}/{name}"
                 _make_folder(self._files, path.rpartition("/")[0])
                 self._files.pipe_file(path, changes.files[name][1])
+            if RunFolder(self._folder).was_removed:
+                # The copy is all that is left of the run.
+                return
             # As in `apply_changes`. Some may be of an earlier process that made the copy.
             self._files.invalidate_cache()
             for path in self._files.find(f"{self._root}/checkpoints"):

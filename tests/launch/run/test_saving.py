@@ -196,6 +196,17 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
     assert (tmp_path / "fetched" / "checkpoints" / "update-2.index").read_text() == "two"
 
 
+def test_a_copy_keeps_the_run_whose_folder_is_removed(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "checkpoints").mkdir(parents=True)
+    (here / "checkpoints" / "update-1.index").write_text("one")
+    copy = RemoteCopy(here, f"file://{there}", print)
+    copy.finish()
+    shutil.rmtree(here)
+    copy.finish()
+    assert (there / "checkpoints" / "update-1.index").read_text() == "one"
+
+
 def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "checkpoints").mkdir(parents=True)
