@@ -132,13 +132,14 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
 def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
     """Put each message of a connection into the queue, and None at its end."""
     try:
-        # TypeError: another thread, left by a second interrupt, closes the connection between two reads of a message.
-        with suppress(EOFError, OSError, TypeError):
+        with suppress(EOFError, OSError):
             while True:
                 messages.put(connection.recv())
     except Exception as error:
-        # Of a class that cannot be imported here.
-        messages.put(TrainingFailedError(f"a message of the run's process cannot be read: {typed_line(error)}"))
+        # Another thread, left by a second interrupt, may have closed the connection between two reads of a message.
+        # Otherwise the message has a class that cannot be imported here.
+        if not connection.closed:
+            messages.put(TrainingFailedError(f"a message of the run's process cannot be read: {typed_line(error)}"))
     messages.put(None)
 
 

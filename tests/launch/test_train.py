@@ -326,11 +326,20 @@ def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_message_that_cannot_be_read_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "from launch.run import events\nclass Own(events.Message): pass\n"
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("pass", "AttributeError: Can't get attribute 'Own'"),
+        ("__reduce__ = lambda _: (len, (1,))", "TypeError: object of type 'int' has no len"),
+    ],
+)
+def test_a_message_that_cannot_be_read_ends_the_run(
+    body: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f"from launch.run import events\nclass Own(events.Message): {body}\n"
     child = own + CHILD.replace("send(Message", "send(Own")
     monkeypatch.setattr(driver, "module_command", lambda _, descriptor: [sys.executable, "-c", child, descriptor])
-    with pytest.raises(TrainingFailedError, match="cannot be read: AttributeError: Can't get attribute 'Own'"):
+    with pytest.raises(TrainingFailedError, match=f"cannot be read: {problem}"):
         train_in_process(quick(), tmp_path, lambda _: None)
 
 
