@@ -40,8 +40,8 @@ _CHECK_SECONDS = 1.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
 _FIRST_FACTOR = 3.0
-# An actor counts as hung after this multiple of the longest of its last rollouts, which are so many that a pause of the
-# whole machine is forgotten again.
+# An actor counts as hung after this multiple of the longest of its last rollouts. That many rollouts after a pause of
+# the whole machine, the pause no longer raises the limit.
 _HANG_FACTOR, _LAST_ROLLOUTS = 20.0, 200
 # A death an hour is no reason to end a run of days, and ten within minutes have a lasting cause.
 _RESTART_WINDOW_SECONDS = 600.0

@@ -22,8 +22,8 @@ _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
 # they are polled between two waits of this length. That is so while actors start.
 _GLANCE_SECONDS = 0.01
-# A node's processes may end one after another, Ray's own last: a node that responds at the death of an actor is asked
-# again after this time, and before it is the actor that failed.
+# A node's processes may end one after another, Ray's own last. So a node that responds at the death of an actor is
+# asked again after this time, and the actor counts as failed only then.
 _DYING_SECONDS = 2.0
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
@@ -192,7 +192,7 @@ class RayExecutor(Executor):
     def close(self) -> None:
         for worker in self._workers.values():
             self._end(worker)
-        self._workers, self._calls = {}, {}
+        self._workers, self._calls, self._died = {}, {}, {}
 
     def _first_ready(self, actor_ids: Sequence[int], seconds: float) -> int | None:
         """The first of these actors whose call has ended or ends within `seconds`."""

@@ -11,7 +11,7 @@ from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import Rollout
 
-# Of the convolutions, whose kernels are 8 and 4 pixels wide.
+# Strides of the convolutions. Their kernels are twice as wide: 8 and 4 pixels.
 STRIDES = (4, 2)
 # A unit that is closer to 0 may be open in float32 and closed in float64, or the other way: 1e-3 of a gradient.
 EDGE = 1e-5
