@@ -1,21 +1,20 @@
-"""The learner's process, and the driver's side of it: start, progress, copies of the run folder, restarts.
+"""The learner's process, and the driver's side of it: start, progress, restarts.
 
     driver                                              learner's process (on the node of the placement)
-    run_learners ── LearnerStart, resume files ───────► LearnerProcess ── TrainingSession ── coordinator, executor
+    run_learners ── LearnerStart ─────────────────────► LearnerProcess ── TrainingSession ── coordinator, executor
     RemoteLearner ◄── progress, every second ─────────
-                  ◄── changes of the folder, every 10 s (if the learner has no access to the driver's folder)
     process or node lost: a new placement, another learner from the last checkpoint
+
+On another node the learner needs access to the run folder of the driver, which is on a shared file system then.
 
 The process imports TensorFlow, and modules that need it, after threads and devices have been set, and never in the
 driver.
 """
 
-import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,28 +30,18 @@ from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, aggregation, place, placement_lines
 from launch.run.events import Progress, View
-from launch.run.folder import RunFolder
-from launch.run.saving import Changes, Stamp, apply_changes, changes_since
+from launch.run.folder import LOCK_FILE, RunFolder
 from launch.run.summary import LearnerDeath
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
 
-# `run` occupies one thread; `view`, `interrupt` and `folder_changes` are served beside it.
+# `run` occupies one thread; `view` and `interrupt` are served beside it.
 _LEARNER_THREADS = 3
-# A file in the run folder, by which the learner sees whether its folder is the driver's own.
-_MARK = ".driver"
-# Videos and TensorBoard's events: gigabytes in a long run, and a learner that goes on needs none. The driver's copy
-# keeps them.
-_NOT_SENT = re.compile(r"videos/.*|(.*/)?events\.out\.tfevents\..*")
-
 VIEW_SECONDS = 1.0
-_COPY_SECONDS = 10.0
-# A copy of hundreds of megabytes over a slow network.
-_LAST_COPY_SECONDS = 300.0
 # A learner that dies again and again has a lasting cause, which another one would meet too.
 _MOST_RESTARTS = 3
 
@@ -68,7 +57,8 @@ class LearnerStart(NamedTuple):
     Attributes:
         started: the driver's `time.time()` at the beginning of the start-up.
         death: of the learner before this one in the same run.
-        sent: see `sent_folder`, for a learner that may be on another machine.
+        lock: content of the lock file in the driver's folder, which the learner must find in its own; None for a
+            learner on the driver's machine.
     """
 
     config: RunConfig
@@ -78,7 +68,7 @@ class LearnerStart(NamedTuple):
     resume: bool
     started: float
     death: LearnerDeath | None = None
-    sent: tuple[str, Changes] | None = None
+    lock: bytes | None = None
 
 
 class LearnerProcess:
@@ -89,17 +79,16 @@ class LearnerProcess:
     """
 
     def __init__(self, start: LearnerStart) -> None:
-        self._folder, self._shared = start.folder, True
         self._session = futures.ThreadPoolExecutor(1).submit(self._make_session, start)
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
-        config, spec, folder, placement, resume, started, death, sent = start
-        if sent is not None:
-            mark, (content, files) = folder / _MARK, sent
-            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == content
-            if not self._shared:
-                # The driver is on another machine, without a file system in common.
-                apply_changes(folder, files)
+        config, spec, folder, placement, resume, started, death, lock = start
+        if lock is not None and not _has_content(folder / LOCK_FILE, lock):
+            problem = (
+                f"is not on {placement.learner.address}, the learner's node: name a folder that all nodes share, or "
+                f"type the command on that node"
+            )
+            raise setting_error("run_dir", folder, problem)
 
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
@@ -128,9 +117,12 @@ class LearnerProcess:
     def interrupt(self) -> None:
         self._session.result().interrupt()
 
-    def folder_changes(self, known: dict[str, Stamp]) -> Changes:
-        """See `changes_since`. Empty if the driver has access to the same folder."""
-        return Changes({}, {}) if self._shared else changes_since(self._folder, known, tails=True)
+
+def _has_content(file: Path, content: bytes) -> bool:
+    try:
+        return file.read_bytes() == content
+    except OSError:
+        return False
 
 
 def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], stop: StopRequest) -> Summary:
@@ -145,9 +137,9 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
     restarts = 0
     while True:
         if not start.placement.here:
-            start = start._replace(sent=sent_folder(start.folder))
+            start = start._replace(lock=(start.folder / LOCK_FILE).read_bytes())
         process = start_learner(start)
-        learner = RemoteLearner(process, start.folder, say, alone=start.placement.here)
+        learner = RemoteLearner(process, alone=start.placement.here)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
         except KeyboardInterrupt as error:
@@ -188,13 +180,6 @@ def start_learner(start: LearnerStart) -> Any:
     return remote(LearnerProcess).remote(start)
 
 
-def sent_folder(folder: Path) -> tuple[str, Changes]:
-    """The content of a new mark in the driver's folder, and the files there that a learner elsewhere resumes from."""
-    mark = secrets.token_hex(8)
-    (folder / _MARK).write_text(mark, encoding="utf-8")
-    return mark, changes_since(folder, {}, leave_out=_NOT_SENT)
-
-
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
     shown = ""
@@ -217,19 +202,11 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
 
 
 class RemoteLearner:
-    """The driver's view of a learner's process. It copies the learner's folder, if that is another, to this machine.
+    """The driver's view of a learner's process. `alone`: the run is on this machine alone."""
 
-    `alone`: the run is on this machine alone.
-    """
-
-    def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, alone: bool = False) -> None:
-        self._process, self._folder, self._alone = process, folder, alone
+    def __init__(self, process: Any, *, alone: bool = False) -> None:
+        self._process, self._alone = process, alone
         self._result = process.run.remote()
-        self._stamps: dict[str, Stamp] = {}
-        self._copied = time.monotonic()
-        # The call whose result the next copy is.
-        self._next_changes: Any = None
-        self._say, self._copy_fails = say, False
         # The call whose result the next view is.
         self._next_view: Any = None
         self._numbers = dict[str, float]()
@@ -239,56 +216,7 @@ class RemoteLearner:
     def wait(self) -> Summary | None:
         """The summary, if the run ends within a moment."""
         ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
-        if not ready:
-            # The death of the learner's machine costs the copy ten seconds of metrics and log.
-            if time.monotonic() - self._copied >= _COPY_SECONDS:
-                self._copy()
-            return None
-        # Before the result, which may be an error: a run that fails has saved. After the death of the process there is
-        # nothing to copy, and the result has the reason.
-        with suppress(RayActorError):
-            self._copy_last()
-        summary: Summary = ray.get(self._result)
-        return summary
-
-    def _copy_last(self) -> None:
-        """Update the copy to the state at the run's end, unless the node does not respond any more."""
-        # Changes under way may be older than the end.
-        for _ in range(1 if self._next_changes is None else 2):
-            if not self._copy(_LAST_COPY_SECONDS):
-                self._say(
-                    f"warning: the copy of the run in {self._folder} is not complete: the learner's machine did not "
-                    f"respond within {_LAST_COPY_SECONDS:.0f} seconds"
-                )
-
-    def _copy(self, most_seconds: float = VIEW_SECONDS) -> bool:
-        """Update the copy, in a later call if the process does not respond within `most_seconds`. Returns whether it
-        did. A full disk here ends no run elsewhere."""
-        if self._next_changes is None:
-            self._next_changes = self._process.folder_changes.remote(self._stamps)
-        if not ray.wait([self._next_changes], timeout=most_seconds)[0]:
-            return False
-        self._copied = time.monotonic()
-        self._next_changes, changes = None, ray.get(self._next_changes)
-        if changes.stamps:
-            self._apply(changes)
-        return True
-
-    def _apply(self, changes: Changes) -> None:
-        try:
-            apply_changes(self._folder, changes)
-        except OSError as error:
-            if not self._copy_fails:
-                self._say(
-                    f"warning: the copy of the run in {self._folder} cannot be written: {error.strerror}; the run goes "
-                    f"on, and the copy is tried again every {_COPY_SECONDS:.0f} seconds"
-                )
-            # A part may have been written: the next copy is of the whole folder.
-            self._copy_fails, self._stamps = True, {}
-            return
-        if self._copy_fails:
-            self._say(f"the copy of the run in {self._folder} is up to date again")
-        self._copy_fails, self._stamps = False, changes.stamps
+        return ray.get(self._result) if ready else None
 
     def view(self, numbers: Mapping[str, float]) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start.

@@ -311,6 +311,8 @@ def lock_folder(folder: Path) -> IO[bytes]:
         locked = True
         file.truncate(0)
         file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
+        # The file stays open, and NFS shows other machines what was written when it is closed or synchronised.
+        os.fsync(file.fileno())
     except OSError as error:
         problem = f"cannot be written to: {error.strerror}"
         if isinstance(error, BlockingIOError):

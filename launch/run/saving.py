@@ -1,4 +1,4 @@
-"""Copies of a run: its folder on another machine and in remote storage, its first and its best weights."""
+"""Copies of a run: its folder in remote storage, its first and its best weights."""
 
 import errno
 import math
@@ -18,7 +18,15 @@ from uuid import uuid4
 import numpy as np
 
 from launch.output import quoted, replacement
-from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, object_of, read_object
+from launch.run.folder import (
+    LOCK_FILE,
+    RunFolder,
+    agent_steps_learned,
+    best_score,
+    load_weights,
+    object_of,
+    read_object,
+)
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
@@ -30,12 +38,8 @@ if TYPE_CHECKING:
 
     from actors.environments import EnvironmentSpec
 
-# Files for this machine only.
-_NOT_COPIED = (".lock", ".driver")
 # Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
-# Files that grow, for days: metrics, messages, TensorBoard's events. Only their new ends are copied.
-_ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
 
 TRAINING = "training"
 """The measure of weights that were best by the mean return of training; others are by evaluations."""
@@ -52,50 +56,33 @@ class Stamp(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of a folder, by relative path: the content of changed files from a position on, and all stamps."""
+    """Changes of a folder, by relative path: the content of changed files, and all stamps."""
 
-    files: dict[str, tuple[int, bytes]]
+    files: dict[str, bytes]
     stamps: dict[str, Stamp]
 
 
-def changes_since(
-    folder: Path, known: dict[str, Stamp], *, tails: bool = False, leave_out: re.Pattern[str] | None = None
-) -> Changes:
-    """The changes of a folder since it had the stamps `known`, without the files whose relative path is `leave_out`.
-
-    `tails`: only the appended bytes of files that grew.
-    """
+def changes_since(folder: Path, known: dict[str, Stamp]) -> Changes:
+    """The changes of a folder since it had the stamps `known`."""
     changes = Changes({}, {})
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
-        if leave_out is not None and leave_out.fullmatch(name):
-            continue
         # An old checkpoint may have been deleted since it was listed.
         with suppress(FileNotFoundError), path.open("rb") as file:
             # The status of the open file: the path may lead to another one by now.
             status = os.fstat(file.fileno())
-            stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
+            stamp = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
             changes.stamps[name] = stamp
-            if stamp == before:
-                continue
-            grew = before is not None and before.inode == stamp.inode and before.size < stamp.size
-            start = before.size if before and grew and tails and _ADDED_TO.fullmatch(path.name) else 0
-            file.seek(start)
-            # No further than the stamp: rows that are added meanwhile come with the next changes.
-            changes.files[name] = start, file.read(stamp.size - start)
+            if stamp != known.get(name):
+                # No further than the stamp: rows that are added meanwhile come with the next changes.
+                changes.files[name] = file.read(stamp.size)
     return changes
 
 
 def apply_changes(folder: Path, changes: Changes) -> None:
     """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay."""
-    for name, (start, content) in changes.files.items():
+    for name, content in changes.files.items():
         path = folder / name
-        if start:
-            with path.open("r+b") as file:
-                # An earlier attempt may have written a part.
-                file.seek(start)
-                file.write(content)
-            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         # Readers see the old file or the new one, never a part.
         with replacement(path) as part:
@@ -109,7 +96,7 @@ def apply_changes(folder: Path, changes: Changes) -> None:
 def _files(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
-            if name not in _NOT_COPIED and not _UNFINISHED.fullmatch(name):
+            if name != LOCK_FILE and not _UNFINISHED.fullmatch(name):
                 yield Path(parent, name)
 
 
@@ -157,7 +144,7 @@ class RemoteCopy:
             for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
                 path = f"{self._root}/{name}"
                 _make_folder(self._files, path.rpartition("/")[0])
-                self._files.pipe_file(path, changes.files[name][1])
+                self._files.pipe_file(path, changes.files[name])
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return

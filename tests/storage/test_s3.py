@@ -83,7 +83,7 @@ def call(folder: Path, variables: dict[str, str], program: Path, *arguments: str
 
 def files_of(run: Path) -> dict[str, bytes]:
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", ".driver")}
+    return {name: path.read_bytes() for name, path in files.items() if name != ".lock"}
 
 
 def test_a_run_goes_on_from_its_copy_elsewhere(

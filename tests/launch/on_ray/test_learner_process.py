@@ -1,4 +1,4 @@
-"""Learners that die, do not respond, or run on another machine, as the driver accounts for them. No process starts."""
+"""Learners that die or do not respond, as the driver accounts for them. No process starts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +10,12 @@ import ray
 
 from actors.environments import environment_spec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
-from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
-from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
 from launch.on_ray.placement import Node, Placement, place_here
-from launch.output import unfinished
 from launch.run.events import Progress, View
-from launch.run.saving import Changes, Stamp
+from launch.run.folder import LOCK_FILE
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
 
@@ -37,28 +35,18 @@ def raised(cause: Exception) -> Exception:
 class FakeLearner:
     """Stands for a learner's process. A call returns a function of its present result: a value, an error, or PENDING.
 
-    `end` is the result of `run`, `files` are those of its folder, and `viewed` the arguments of its views.
+    `end` is the result of `run`, and `viewed` are the arguments of its views.
     """
 
-    def __init__(
-        self, end: Any = PENDING, agent_steps: int = 0, files: dict[str, bytes] | None = None, responds: bool = True
-    ) -> None:
-        self.end, self.files, self.responds = end, files or {}, responds
+    def __init__(self, end: Any = PENDING, agent_steps: int = 0, responds: bool = True) -> None:
+        self.end, self.responds = end, responds
         self.seen, self.viewed = View(Progress(agent_steps=agent_steps), []), list[tuple[Any, ...]]()
         self.run = SimpleNamespace(remote=lambda: lambda: self.end)
         self.interrupt = SimpleNamespace(remote=lambda: lambda: None)
         self.view = SimpleNamespace(remote=lambda *given: self.viewed.append(given) or self._result(self.seen))
-        self.folder_changes = SimpleNamespace(remote=lambda known: self._result(self._changes(known)))
 
     def _result(self, value: Any) -> Callable[[], Any]:
         return lambda: value if self.responds else PENDING
-
-    def _changes(self, known: dict[str, Stamp]) -> Changes:
-        """Of rows that were added, only the new ones."""
-        stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
-        starts = {name: known[name].size for name in known if name.endswith(".jsonl")}
-        changed = {name: starts.get(name, 0) for name in stamps if known.get(name) != stamps[name]}
-        return Changes({name: (start, self.files[name][start:]) for name, start in changed.items()}, stamps)
 
 
 class FakeRay:
@@ -87,7 +75,6 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(learner_process, "ray", fake)
     monkeypatch.setattr(learner_process, "cluster_nodes", lambda: fake.nodes)
-    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
     return fake
 
 
@@ -169,7 +156,10 @@ def test_a_learner_without_a_successor_is_an_error(
     assert len(starts) == len(learners)
 
 
-def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_waits_for_nodes_can_be_stopped(
+    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / LOCK_FILE).touch()
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     said = list[str]()
     with pytest.raises(KeyboardInterrupt):
@@ -192,10 +182,10 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
     assert said[-1].startswith("stopped before another learner was ready") == saved
 
 
-def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, tmp_path: Path) -> None:
+def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay) -> None:
     """Ray would wait for ever for a machine for the next learner. On a cluster one may come."""
     process = FakeLearner(responds=False)
-    alone, on_cluster = (RemoteLearner(process, tmp_path, print, alone=alone) for alone in (True, False))
+    alone, on_cluster = (RemoteLearner(process, alone=alone) for alone in (True, False))
     alone.view({})
     fake_ray.nodes = []
     on_cluster.view({})
@@ -246,9 +236,9 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     assert ended == ["actors"]
 
 
-def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path: Path) -> None:
+def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay) -> None:
     process = FakeLearner(agent_steps=3, responds=False)
-    learner = RemoteLearner(process, tmp_path, print)
+    learner = RemoteLearner(process)
     assert learner.view({}) == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
@@ -263,46 +253,15 @@ def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay, tmp_path
     assert len(fake_ray.killed) == 1
 
 
-@pytest.mark.usefixtures("fake_ray")
-def test_the_folder_of_a_learner_elsewhere_is_copied(tmp_path: Path) -> None:
-    """Also at its end, when an older copy is under way, and before the error of a run that fails."""
-    process = FakeLearner(files={"summary.json": b"old"}, responds=False)
-    learner = RemoteLearner(process, tmp_path, print)
-    assert learner.wait() is None
-    assert list(tmp_path.iterdir()) == [], "a learner that is being made is not waited for"
-    process.files, process.responds, process.end = {"summary.json": b"newer"}, True, SUMMARY
-    assert learner.wait() == SUMMARY
-    assert (tmp_path / "summary.json").read_bytes() == b"newer"
-    process.files, process.end = {"summary.json": b"failed"}, raised(TrainingStoppedError("it stops"))
-    with pytest.raises(TrainingStoppedError):
-        RemoteLearner(process, tmp_path, print).wait()
-    assert (tmp_path / "summary.json").read_bytes() == b"failed"
-
-
-@pytest.mark.usefixtures("fake_ray")
-def test_a_copy_that_cannot_be_written_is_whole_later(tmp_path: Path) -> None:
-    process, said = FakeLearner(files={"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
-    learner = RemoteLearner(process, tmp_path, said.append)
-    part = unfinished(tmp_path / "metrics.jsonl")
-    part.mkdir()
-    for _ in range(2):
-        assert learner.wait() is None
-    part.rmdir()
-    assert learner.wait() is None
-    assert len(said) == 2, "that it fails, and that it is up to date again"
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"
-    # Also after somebody has made room on the disk.
-    (tmp_path / "metrics.jsonl").unlink()
-    process.files["metrics.jsonl"] += b"2\n"
-    for _ in range(2):
-        assert learner.wait() is None
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n2\n"
-
-
-def test_a_learner_elsewhere_gets_what_it_resumes_from_and_no_films(tmp_path: Path) -> None:
-    """Films and events are gigabytes in a long run."""
-    sent = {"config.json", "metrics.jsonl", "best.npz", "checkpoints/update-10.index"}
-    for name in sent | {"videos/update-10.gif", "events.out.tfevents.1.host"}:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    assert set(sent_folder(tmp_path)[1].files) == sent
+@pytest.mark.parametrize("found", [None, b"another run"])
+def test_a_learner_elsewhere_needs_the_folder_of_the_driver(
+    found: bytes | None, cartpole: RunConfig, tmp_path: Path
+) -> None:
+    """A folder of the same name on its own machine is not that of the run."""
+    if found is not None:
+        (tmp_path / LOCK_FILE).write_bytes(found)
+    elsewhere = Placement(Node("1", "10.0.0.9", 2.0, 8), {"1": 1})
+    spec = environment_spec(cartpole.environment)
+    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, elsewhere, False, 0.0, lock=b"of the driver"))
+    with pytest.raises(ConfigurationError, match=r"--run-dir .* is not on 10\.0\.0\.9, the learner's node"):
+        learner.run()
