@@ -1,5 +1,6 @@
 """Rollouts, gradients, evaluations: what an actor and an evaluator report is what they saw."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from rollouts import first_weights, make_actor, make_policy
 
 from actors.actor import Actor
 from actors.environments import StepResult, environment_spec
-from actors.evaluator import Evaluator
+from actors.evaluator import EpisodeFingerprints, Evaluator
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
@@ -241,6 +242,44 @@ def test_the_seconds_of_an_evaluation_are_in_no_stage(cartpole: RunConfig, monke
     actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
     actor.evaluate(snapshot, None, SHARE)
     assert sum(actor.run(snapshot).stage_seconds) == 0.0
+
+
+def test_the_stages_of_a_report_add_up_to_the_time_of_its_call(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("actors.actor.time.perf_counter", lambda: float(next(ticks)))
+    actor, snapshot = make_actor(cartpole), WeightSnapshot(0, first_weights(cartpole))
+    actor.run(snapshot)
+    started = next(ticks)
+    assert sum(actor.run(snapshot).stage_seconds) == next(ticks) - started
+
+
+def test_an_episode_without_an_end_is_a_line_after_twice_the_time(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = EnvironmentConfig(id="Pendulum-v1", frame_skip=1)
+    config = replace(cartpole, environment=environment, evaluation=EvaluationConfig(episodes=1, environments=1))
+    now, play, lines = [0.0], Evaluator.play, []
+
+    def slow(evaluator: Evaluator, *arguments: int) -> EvaluationPart:
+        now[0] += 50.0
+        return play(evaluator, *arguments)
+
+    monkeypatch.setattr("actors.evaluator.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(Evaluator, "play", slow)
+    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
+    list(evaluator.run(WeightSnapshot(1, first_weights(config)), on_wait=lines.append))
+    # An episode has 200 agent steps: ten calls.
+    seconds = [line.partition(" s: 1 are still to end, after ")[0] for line in lines]
+    assert seconds == [f"no episode has ended for {after}" for after in (100, 150, 250)]
+
+
+def test_games_that_differ_by_a_reward_are_two() -> None:
+    observations, actions = np.zeros((2, 1)), np.zeros(2, np.int32)
+    fingerprints = EpisodeFingerprints(observations)
+    fingerprints.step(actions, np.array([0.0, 1.0], np.float32), observations, np.zeros(2, bool))
+    assert fingerprints.number(0) != fingerprints.number(1)
 
 
 def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig) -> None:

@@ -251,13 +251,15 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
 )
 def test_shared_graphs_change_no_bit(config: RunConfig) -> None:
     config = replace(config, actor=replace(config.actor, unroll_length=2))
-    old, new = snapshots(config)
+    # The exploration is the final one, which differs between actors.
+    old, new = (snapshot._replace(frames=config.exploration.annealing_frames) for snapshot in snapshots(config))
     # Each actor with graphs of its own takes a second: three share the graphs, and two of them are compared.
     alone = {actor_id: make_actor(config, actor_id) for actor_id in (0, 2)}
     first = make_actor(config, 0)
     shared = [first, *(make_actor(config, actor_id, first) for actor_id in (1, 2))]
     traced = 0
-    for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0]):
+    # A rollout has up to four gradients.
+    for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0] * 2):
         snapshot = (old, new)[turn % 2]
         found = reported(shared[actor_id], snapshot, config)
         traced = traced or traces(first)
@@ -349,6 +351,8 @@ def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself(mean: float, de
     found, _ = losses.standardised_by_recent(advantages, mask, np.array([1024.0, 77.0, 99.0]))
     exact = advantages.astype(np.float64)
     np.testing.assert_allclose(found, (exact - exact.mean()) / exact.std(), rtol=1e-4, atol=1e-5)
+    # A larger one leaves nothing of the older ones.
+    np.testing.assert_array_equal(with_newer(np.array([1024.0, 77.0, 99.0]), np.array([2048, 1, 2])), [2048, 1, 2])
 
 
 def test_small_rollouts_are_standardised_with_the_last_ones() -> None:

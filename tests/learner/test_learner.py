@@ -10,7 +10,7 @@ from learners import make_learner, q_learner, report, restored
 
 from learner.account import Account
 from learner.learner import Learner
-from shared.config import MethodConfig, OptimizerConfig, RunConfig
+from shared.config import LearnerConfig, MethodConfig, OptimizerConfig, RunConfig
 from shared.graph import ALIGNMENT
 from shared.layout import ParameterLayout
 from shared.moments import Moments
@@ -76,11 +76,12 @@ def test_gradients_that_wait_for_a_kth_are_dropped_only_if_the_run_ends(cartpole
 SCALED = ParameterLayout(("w", RUNNING_MEAN, RUNNING_VARIANCE), ((2,), (3,), (3,)))
 
 
-def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunConfig, tmp_path: Path) -> None:
-    def scaled_learner() -> Learner:
-        return Learner(cartpole, SCALED, np.array([1, 1, 0, 0, 0, 1, 1, 1], np.float32))
+def scaled_learner(config: RunConfig) -> Learner:
+    return Learner(config, SCALED, np.array([1, 1, 0, 0, 0, 1, 1, 1], np.float32))
 
-    learner, rows = scaled_learner(), np.random.default_rng(0).normal(5.0, [1.0, 2.0, 3.0], (60, 3))
+
+def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner, rows = scaled_learner(cartpole), np.random.default_rng(0).normal(5.0, [1.0, 2.0, 3.0], (60, 3))
     own = {"layout_fingerprint": SCALED.fingerprint, "gradient": np.zeros(8, np.float32)}
     for sequence, part in enumerate((rows[:10], rows[10:40], rows[40:]), start=1):
         learner.submit(report(sequence, version=learner.version, observation_moments=Moments.of(part), **own))
@@ -89,9 +90,28 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     parameters = learner.snapshot().parameters
     np.testing.assert_allclose(parameters[2:5], rows.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(parameters[5:], rows.var(axis=0), rtol=1e-6)
-    other = restored(learner, scaled_learner(), tmp_path)
+    other = restored(learner, scaled_learner(cartpole), tmp_path)
     np.testing.assert_array_equal(other.snapshot().parameters, parameters)
     assert other.state() == learner.state()
+    # The variance of finite numbers may exceed float32.
+    wide = Moments(2, np.zeros(3), np.full(3, 1e76))
+    assert learner.submit(report(5, version=3, observation_moments=wide, **own)).updated
+    assert learner.is_finite()
+
+
+def test_a_version_has_the_same_moments_after_a_resume(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(cartpole, learner=LearnerConfig(gradients_per_update=2))
+    learner = scaled_learner(config)
+    own = {"layout_fingerprint": SCALED.fingerprint, "gradient": np.zeros(8, np.float32)}
+    for sequence in (1, 2, 3):
+        moments = Moments.of(np.full((10, 3), sequence))
+        updated = learner.submit(report(sequence, observation_moments=moments, **own)).updated
+        # Published before the third report.
+        published = learner.snapshot()
+    assert not updated
+    again = restored(learner, scaled_learner(config), tmp_path).snapshot()
+    np.testing.assert_array_equal(again.parameters, published.parameters)
+    assert (again.version, again.frames) == (published.version, published.frames)
 
 
 def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -120,6 +140,9 @@ def test_the_reward_factor_is_of_all_accepted_returns(cartpole: RunConfig, tmp_p
     other = restored(learner, make_learner(cartpole), tmp_path)
     assert other.snapshot().reward_factor == learner.snapshot().reward_factor
     assert other.state() == learner.state()
+    equal = make_learner(cartpole)
+    equal.submit(report(1, return_moments=Moments(2, np.zeros(1), np.full(1, 1e-30))))
+    assert equal.snapshot().reward_factor == pytest.approx(1e4), "almost no variance"
 
 
 def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path) -> None:

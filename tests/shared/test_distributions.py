@@ -78,6 +78,7 @@ def test_spherical_actions_are_sampled_from_the_density_in_the_loss() -> None:
     actions = explorer.sample(NetworkOutput({"policy": tf.constant(outputs)}, tf.zeros((1, 1)), {})).numpy()
     np.testing.assert_allclose(actions.mean(axis=0), [0.3, -2.0], atol=5 * variance**0.5 / 200)
     np.testing.assert_allclose(np.cov(actions.T), variance * np.eye(2), atol=0.05)
+    assert float(spherical(tf.constant([0.0, -200.0]))[1][0]) == pytest.approx(0.5 * np.log(1e-6))
 
 
 def test_state_dependent_noise_persists_and_is_renewed_at_its_rate() -> None:
@@ -97,6 +98,7 @@ def test_state_dependent_deviation_gives_features_no_gradient() -> None:
     assert by_features is None
     np.testing.assert_allclose(by_log_std, np.full((3, 1), 1 / 3), rtol=1e-5)
     assert float(deviation[0, 0]) == pytest.approx(0.5 * np.log(3.0), rel=1e-5)
+    assert float(state_dependent_log_std(tf.zeros((1, 3)), log_std)[0, 0]) == pytest.approx(0.5 * np.log(1e-6))
 
 
 def test_final_epsilons_have_the_papers_shares() -> None:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from shared.distributions import categorical_entropy
-from shared.losses import action_value_loss, actor_critic_loss, masked_mean, standardised
+from shared.losses import action_value_loss, actor_critic_loss, masked_mean, standardised, standardised_by_recent
 from shared.moments import Moments
 from shared.networks.recurrent import State, lstm_unroll
 from shared.returns import lambda_returns
@@ -55,6 +55,12 @@ def test_losses_and_their_gradients_select_agent_steps(bad: float) -> None:
 def test_the_advantage_of_a_single_step_is_kept() -> None:
     mask = tf.constant([[0.0], [1.0]])
     np.testing.assert_array_equal(standardised(tf.constant([[np.nan], [3.0]]), mask), [[0.0], [3.0]])
+
+
+def test_equal_advantages_are_standardised_to_zero() -> None:
+    np.testing.assert_array_equal(standardised(tf.constant([[3.0], [np.nan], [3.0]]), MASK), np.zeros((3, 1)))
+    found, _ = standardised_by_recent(tf.constant([[0.0], [np.nan], [0.0]]), MASK, np.zeros(3))
+    np.testing.assert_array_equal(found, np.zeros((3, 1)))
 
 
 def test_impossible_actions_add_nothing_to_the_entropy() -> None:

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
 from waiting import DEADLINE_SECONDS
@@ -27,8 +28,12 @@ CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
 
 
-def test_options_reach_the_environment_and_its_protocols() -> None:
-    config = EnvironmentConfig(**CARTPOLE, options={"max_episode_steps": 3})
+gymnasium.register("Short-v0", CartPoleEnv, max_episode_steps=3)
+
+
+@pytest.mark.parametrize("settings", [{"options": {"max_episode_steps": 3}}, {"id": "Short-v0"}])
+def test_options_and_registered_limits_reach_the_environment_and_its_protocols(settings: dict[str, Any]) -> None:
+    config = EnvironmentConfig(**CARTPOLE | settings)
     environment = VectorEnvironment(config, 2)
     environment.reset(0)
     steps = [environment.step(np.zeros(2, np.int32)) for _ in range(3)]
@@ -117,8 +122,10 @@ def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, mo
         "gymnasium.register('Asynchronous-v0', CartPoleEnv, max_episode_steps=12)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:of the user")
     settings = {"id": "asynchronous:Asynchronous-v0", "frame_skip": 1}
     one, other = (VectorEnvironment(EnvironmentConfig(**settings, vectorization=v), 2) for v in ("sync", "async"))
+    assert os.environ["PYTHONWARNINGS"] == "ignore:of the user"
     try:
         np.testing.assert_array_equal(one.reset(5), other.reset(5))
         for t in range(30):

@@ -40,6 +40,8 @@ WIDEST = np.finfo(np.float32).max
         (Box(-2, 2, (2, 2)), np.array([[-1, 0], [1, 2]], np.float32), [-1, 0, 1, 2]),
         (Box(0, 255, (2, 1, 2), np.uint8), np.array([[[7, 255]], [[0, 1]]], np.uint8), [7, 255, 0, 1]),
         (Box(-1, 1, ()), np.array(0.5, np.float32), [0.5]),
+        # Squares of these are beyond float32.
+        (Box(-np.inf, np.inf, (2,)), np.array([2.0**100, -1], np.float32), [2.0**100, -1]),
         (
             Dict({"b": Discrete(2), "a": Box(-1, 1, (2,)), "word": Text(5)}),
             {"b": 1, "a": np.array([0.25, -1], np.float32), "word": "left"},
