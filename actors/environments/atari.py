@@ -134,8 +134,7 @@ class AtariAdapter(Adapter):
         return channels_last(observations, to)
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:
-        # ale-py writes the next step's lives into the same array.
-        return info["lives"].copy()
+        return info["lives"]
 
     def observation_meaning(self, spec: EnvironmentSpec) -> str:  # noqa: ARG002
         config = self._config

@@ -1,6 +1,5 @@
 """What environments of users return and raise: converted, or refused in one line with the place in their code."""
 
-import gc
 import math
 import sys
 from collections import OrderedDict
@@ -78,21 +77,6 @@ def played(config: EnvironmentConfig, steps: int = 12) -> list[Any]:
         return [environment.step(np.zeros(2, np.int32)) for _ in range(steps)]
     finally:
         environment.close()
-
-
-def test_a_close_that_fails_is_not_tried_again(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    close, closed = Faulty.close, []
-
-    def noted(environment: Faulty) -> None:
-        closed.append(environment)
-        close(environment)
-
-    monkeypatch.setattr(Faulty, "close", noted)
-    environment = VectorEnvironment(faulty(), 1)
-    environment.close()
-    del environment
-    gc.collect()
-    assert len(closed) == 1
 
 
 @pytest.mark.parametrize(

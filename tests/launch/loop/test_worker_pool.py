@@ -92,6 +92,12 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
     assert waited == [0.0, 1.0, 2.0, 4.0]
     executor.completions += [report(4, 1, 0), Failed(4, "gone")]
     assert kinds(events, 3) == [Outcome, Failed, Replaced], "an actor that has reported is replaced at once"
+    # The report of one replacement ends the waits of the others.
+    executor, events, *_ = make(cartpole, actors=2, max_restarts=9)
+    waited = [seconds_until_replaced(executor, events, Failed(actor_id, "gone")) for actor_id in range(3)]
+    executor.completions.append(report(4, 1, 0))
+    assert kinds(events, 1) == [Outcome]
+    assert [*waited, seconds_until_replaced(executor, events, Failed(3, "gone"))] == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:

@@ -45,6 +45,8 @@ def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     marked = replace(WORKERS[1], marked=True)
     placement = place(RunConfig(), [HEAD, WORKERS[0], marked])
     assert placement[:2] == (marked, {"h": 2, "w0": 4})
+    alone = replace(HEAD, marked=True)
+    assert place(RunConfig(), [alone])[:2] == (alone, {"h": 2})
 
 
 def test_a_learner_that_shall_have_a_gpu_is_refused_without() -> None:

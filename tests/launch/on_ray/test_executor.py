@@ -248,11 +248,12 @@ def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
 ) -> None:
     """The memory that the weights came in has the next ones by then."""
     actors, published = HandDrivenExecutor(1, 1), list[WeightSnapshot]()
-    actors.publish = published.append
+    actors.publish = actors.publish_target = published.append
     monkeypatch.setattr(node_aggregator, "RayExecutor", lambda *_: actors)
     node = NodeAggregator(cartpole, environment_spec(cartpole.environment), Slots(1), 1, 1, ActorProcess)
-    weights = snapshot(1)
+    weights, target = snapshot(1), snapshot(1)
     actors.completions.append(report(1, 1, 1))
-    node.handle(Call(weights, None, None))
-    weights.parameters.fill(2.0)
-    np.testing.assert_array_equal(published[-1].parameters, np.ones(2))
+    node.handle(Call(weights, target, None))
+    for memory in (weights, target):
+        memory.parameters.fill(2.0)
+    assert [one.parameters.tolist() for one in published] == [[1.0, 1.0]] * 2

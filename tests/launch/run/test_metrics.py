@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from learners import make_learner, report
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, dropped_message
+from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, append_line, dropped_message
 from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import EpisodeStats, StageSeconds
@@ -120,6 +121,20 @@ def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: 
     written = [json.loads(line)["frames"] for line in file.read_text().splitlines()]
     assert (written[0], len(written)) == (100, 1 + rows)
     assert (run.metrics.latest is shown) == empty
+
+
+def test_a_line_that_does_not_fit_leaves_no_part(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    append_line(file, b"whole\n")
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, most))
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            append_line(file, b"another\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    append_line(file, b"last\n")
+    assert file.read_bytes() == b"whole\nlast\n"
 
 
 def test_an_interval_of_later_gradients_has_no_passes(cartpole: RunConfig, tmp_path: Path) -> None:

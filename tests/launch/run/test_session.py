@@ -92,9 +92,11 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
 
     config = replace(cartpole, learner=LearnerConfig(gradients_per_update=3))
     before = session(config, tmp_path, executor=Interrupting)
-    assert before.run()["status"] == "interrupted"
+    ended, waiting = before.run(), before.learner.account.ledger.pending
+    assert (ended["status"], ended["gradients_dropped"]) == ("interrupted", {"unfinished_update": 2})
+    assert ended["agent_steps_sampled"] == ended["agent_steps_applied"] + waiting
+    assert ended["agent_steps_dropped"] == {"unfinished_update": waiting}
     assert (before.learner.version, before.learner.account.ledger.gradients_pending) == (2, 2)
-    waiting = before.learner.account.ledger.pending
     config = replace(cartpole, total_frames=500, learner=LearnerConfig(gradients_per_update=now))
     after = session(config, tmp_path, resume=True)
     assert np.any(after.learner.variables()["accumulated"]) == kept
@@ -107,7 +109,35 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
     assert any("dropped 2 gradients" in message for message in messages_of(after)) is not kept
 
 
-def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig, tmp_path: Path) -> None:
+    class Broken(InlineExecutor):
+        def next_completion(self) -> Completion | None:
+            return super().next_completion() if run.learner.version < 3 else 1 / 0
+
+    # No other row would come before the end.
+    run = session(replace(cartpole, log_every_seconds=1e9, total_frames=10**6), tmp_path, executor=Broken)
+    with pytest.raises(ZeroDivisionError):
+        run.run()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["updates"]) == ("failed", 3)
+    assert rows_of(tmp_path)[-1]["agent_steps"] == summary["agent_steps_sampled"] > 0
+
+
+def test_the_episodes_of_duplicates_are_in_no_mean_return(cartpole: RunConfig, tmp_path: Path) -> None:
+    class Repeating(InlineExecutor):
+        def next_completion(self) -> Completion | None:
+            report = super().next_completion()
+            assert isinstance(report, GradientReport)
+            return report._replace(sequence=1)
+
+    summary = session(replace(cartpole, total_frames=6_000), tmp_path, executor=Repeating).run()
+    assert summary["gradients_applied"] == 1 < summary["gradients_dropped"]["duplicate"]
+    assert summary["untrained_mean_return"] is None
+
+
+def test_an_error_at_the_end_of_the_actors_loses_nothing(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(InlineExecutor, "close", Mock(side_effect=RuntimeError("the environment's server\nis gone")))
     config = replace(cartpole, total_frames=500)
     run = session(config, tmp_path)
@@ -200,8 +230,10 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     trace = tmp_path / "order.txt"
     cartpole = replace(cartpole, record_arrivals=str(trace))
     run = session(replace(cartpole, total_frames=500), tmp_path)
-    run.clock.earlier += RunCounts(actor_restarts=3)
+    run.clock.earlier += RunCounts(actor_restarts=3, rollouts_lost_with_actors=2)
     saved, recorded = run.run(), trace.read_text()
+    actor = cartpole.actor
+    assert saved["agent_steps_lost_with_actors_at_most"] == 2 * actor.unroll_length * actor.environments
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
     _, message, warning = messages_of(first)

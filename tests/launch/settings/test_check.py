@@ -31,7 +31,7 @@ from launch.settings.check import (
 from launch.settings.files import KINDS, with_settings
 from launch.settings.help import as_toml, settings
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
-from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
 from shared.registry import METHODS, SCHEDULES, Entry, register_method
@@ -82,6 +82,7 @@ def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.
     [
         ("1 / (0.5 - progress)", r"fails at a progress of 0\.5: ZeroDivisionError: .* \(\w+\.py:2, in bad\)"),
         ("0.5 - progress", r"gives -0\.01\d* at a progress of 0\.51; it must be a finite factor of 0 or more"),
+        ("1 / (1 - progress)", r"fails at a progress of 1\.0: ZeroDivisionError: "),
         ("None", r"fails at a progress of 0\.0: TypeError: "),
     ],
 )
@@ -132,19 +133,26 @@ IMAGES = EnvironmentSpec(
     frames_per_agent_step=1,
 )
 PARTS = ObservationParts((("speed", 2),), (ImagePart("image_camera", (84, 84, 4)), ImagePart("image_map", (40, 35, 1))))
+MLP = NetworkConfig(name="mlp")
 BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, float("inf"))))
 
 
 @pytest.mark.parametrize(
-    ("spec", "network", "line"),
+    ("spec", "settings", "line"),
     [
-        (BOTH, {"name": "mlp"}, "gives images, image_camera (84, 84, 4), image_map (40, 35, 1), and 2 numbers beside"),
+        (
+            BOTH,
+            {"network": NetworkConfig(name="mlp")},
+            "gives images, image_camera (84, 84, 4), image_map (40, 35, 1), and 2 numbers beside",
+        ),
         (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and its images are"),
         (replace(IMAGES, observation_shape=(1080, 1920, 12)), {}, " GiB; use --environment.screen-size 84"),
+        # Of all actors together.
+        (IMAGES, {"actor": ActorConfig(unroll_length=20, total_environments=10_000)}, " GiB; use --environment.screen"),
     ],
 )
-def test_what_a_network_cannot_see_is_one_line(spec: EnvironmentSpec, network: dict, line: str) -> None:
-    config = RunConfig(environment=EnvironmentConfig(id="Task-v0"), network=NetworkConfig(**network))
+def test_what_a_network_cannot_see_is_one_line(spec: EnvironmentSpec, settings: dict[str, Any], line: str) -> None:
+    config = RunConfig(environment=EnvironmentConfig(id="Task-v0"), **settings)
     with pytest.raises(ConfigurationError) as raised:
         check_network(config, spec)
     assert line in str(raised.value)
