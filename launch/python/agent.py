@@ -61,7 +61,7 @@ class Agent:
         Args:
             observation: one, or a batch [B, …], of `environment`, or as the network takes it. Any array-like whose
                 values fit the dtype; for a Dict space a dictionary of such values. Images are stacked, [B, height,
-                width, stack] or [B, stack, height, width].
+                width, stack] or [B, stack, height, width]; one of `environment` is never a batch of one.
             state: the state that the last call returned; None at the start of episodes. The memory of recurrent
                 networks, [B, units] each; () without one. Set the rows of an episode that ends to 0.
             deterministic: return the best action of the policy, without sampling.
@@ -212,6 +212,7 @@ class EnvironmentSide:
 def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Images [(B,) stack, height, width, channels]; merged channels, as a network takes them, are split."""
     stack, height, width, channels = shape
-    if images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
+    # A stack of one looks like a batch of one: it is an observation.
+    if images.shape == shape or images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
         return images
     return np.moveaxis(images.reshape(*images.shape[:-1], stack, channels), -2, -4)

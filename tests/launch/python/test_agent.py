@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.vector.utils import concatenate, create_empty_array
 from spaces import Given, registered
 from untrained_runs import untrained
 from watched_processes import output_of
@@ -124,8 +125,10 @@ def seen_environment() -> Iterator[None]:
     space = Dict({"camera": Box(0, 255, (36, 36, 3), np.uint8), "gear": Discrete(2), "word": Text(5)})
     seen = {"camera": np.full((36, 36, 3), 200, np.uint8), "gear": 1, "word": "go"}
     registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
+    registered("Pictures-v0", Given(space["camera"], Discrete(3), [seen["camera"]] * 9))
     yield
-    gymnasium.registry.pop("Seen-v0")
+    for name in ("Seen-v0", "Pictures-v0"):
+        gymnasium.registry.pop(name)
 
 
 @pytest.mark.usefixtures("seen_environment")
@@ -203,6 +206,26 @@ def test_an_atari_game_is_the_one_of_training() -> None:
     training.close()
     with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
         agent.environment("ansi")
+
+
+@pytest.mark.usefixtures("seen_environment")
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("game", ["Seen-v0", "Pictures-v0", "ALE/Pong-v5"])
+def test_an_agent_plays_its_own_environment_step_by_step(game: str, stack: int, tmp_path: Path) -> None:
+    """One image stacked is one observation of the environment, not a batch of one."""
+    changed = {"environment.id": game, "environment.frame_stack": stack}
+    run = untrained(tmp_path / "run", "atari" if game.startswith("ALE/") else "images", **changed)
+    agent = tributary.load(run)
+    environment = agent.environment()
+    observation, _ = environment.reset(seed=1)
+    for _ in range(3):
+        action, _ = agent.act(observation)
+        assert np.shape(action) == ()
+        observation, *_ = environment.step(action)
+    # As Gymnasium stacks the observations of several environments.
+    space = environment.observation_space
+    batch = concatenate(space, [observation] * 2, create_empty_array(space, 2))
+    assert agent.act(batch)[0].shape == (2,)
 
 
 def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
