@@ -77,6 +77,14 @@ _NEAREST = {
     "reinforce": "a3c with --actor.unroll-length as long as an episode comes nearest",
 }
 
+# The same methods for environments without images, where a preset is for Atari.
+_WITHOUT_IMAGES = {
+    "a3c": "a3c-continuous",
+    "a3c-lstm": "a3c-continuous with --network.recurrent lstm",
+    **dict.fromkeys(("nstep-q", "onestep-q", "pong-q"), "cartpole-q"),
+    "onestep-sarsa": "cartpole-q with --method.name sarsa",
+}
+
 
 def check_preset(name: str) -> None:
     """Refuse a name that no preset has, with advice on another one."""
@@ -135,7 +143,16 @@ def advice_on_preset(preset: str, environment_id: str) -> str:
             return ""
     except LookupError:
         return ""
-    return f"; preset {preset} is made for {intended}: start from {preset_for(environment_id)}"
+    better = _WITHOUT_IMAGES.get(preset) or preset_for(environment_id)
+    return f"; preset {preset} is made for {intended}: start from {better}"
+
+
+def is_atari(environment_id: str) -> bool:
+    """True for the id of an Atari game; False for an id that is not registered."""
+    try:
+        return _game(environment_id) is not None
+    except LookupError:
+        return False
 
 
 def _game(environment_id: str) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from launch.output import quoted
-from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, preset_for
+from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, is_atari, preset_for
 from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
 from launch.run.lookup import LATEST, run_path
 from launch.settings.check import agent_steps_per_update, check_changes, check_effects
@@ -147,10 +147,21 @@ def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig
 
     Options of the environment are added to its present options.
     """
-    found = named(settings)
+    found = _with_frame_skip(config, named(settings))
     if isinstance(options := found.get(ENVIRONMENT_OPTIONS), Mapping):
         found[ENVIRONMENT_OPTIONS] = {**config.environment.options, **options}
     return _without_derivation(with_settings(config, found), found)
+
+
+def _with_frame_skip(config: RunConfig, chosen: dict[str, Any]) -> dict[str, Any]:
+    """The settings `chosen`, with a frame skip of 1 where they replace an Atari game by another environment.
+
+    Atari's frame skip would make another task of it.
+    """
+    if "environment.id" not in chosen or "environment.frame_skip" in chosen:
+        return chosen
+    replaces = is_atari(config.environment.id) and not is_atari(str(chosen["environment.id"]))
+    return {**chosen, "environment.frame_skip": 1} if replaces else chosen
 
 
 def _check_resumed(before: RunConfig, now: RunConfig) -> None:
@@ -283,7 +294,8 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
     with errors_of(file.path):
         chosen_in_file = chosen_in_toml(file.settings, config)
-        config = _without_derivation(with_settings(config, file.settings), [*chosen_in_file, *alone])
+        changed = with_settings(config, _with_frame_skip(config, file.settings))
+        config = _without_derivation(changed, [*chosen_in_file, *alone])
     return run._replace(config=config, chosen_in_file=chosen_in_file)
 
 

@@ -82,7 +82,8 @@ class EnvironmentConfig:
     """Modules to import in every process before the environment is made, such as the one that registers it. The option
     is --environment.import. Modules that a run folder names need --trust-imports."""
     frame_skip: Annotated[int, Range(1)] = 4
-    """Number of frames for which each action is repeated. Atari: the last two frames are max-pooled."""
+    """Number of frames for which each action is repeated. Atari: the last two frames are max-pooled. 1 where another
+    environment takes the place of an Atari preset's game, unless it is given."""
     frame_stack: Annotated[int, Range(1), _STACKED] = 4
     """Images: number of newest images that one observation stacks."""
     screen_size: Annotated[int | None, Range(SMALLEST_SIDE), _IMAGES] = 84

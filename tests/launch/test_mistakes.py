@@ -44,6 +44,8 @@ MISTAKES = {
     "train --stop-measure evaluation": "needs evaluations",
     "train cartpole --environment.import shared": "--environment.import shared: is the name of a package",
     "train pong --environment.id CartPole-v1": "preset pong is made for ALE/Pong-v5: start from cartpole",
+    "train a3c --environment.id CartPole-v1": "preset a3c is made for ALE/Pong-v5: start from a3c-continuous",
+    "train nstep-q --environment.id CartPole-v1": "preset nstep-q is made for ALE/Pong-v5: start from cartpole-q",
     "train cartpole --environment.id ALE/Seaquest-v5": "preset cartpole is made for CartPole-v1: start from atari",
     "help bench scalng": "unknown command bench scalng, did you mean bench scaling?",
     "train --json no-such-folder/result.json": "in a folder that exists",

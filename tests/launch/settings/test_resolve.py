@@ -102,6 +102,24 @@ def test_options_of_the_environment_are_added_to_those_that_it_has() -> None:
         assert changed_by_hand(config, added).environment.options == {"length": 1, "mass": 3}
 
 
+def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "nstep-q"\nenvironment.id = "CartPole-v1"\nnetwork.name = "mlp"\n')
+    vectors = {"environment.id": "CartPole-v1", "network.name": "mlp"}
+    typed = {**vectors, "environment.frame_skip": 4}
+    for request, frame_skip in (
+        (TrainRequest("a3c", vectors), 1),
+        (TrainRequest("onestep-sarsa", vectors), 1),
+        (TrainRequest(config=file), 1),
+        (TrainRequest("a3c", typed), 4),
+        (TrainRequest(config=file, settings={"environment.frame_skip": 2}), 2),
+        (TrainRequest("a3c", {"environment.id": "ALE/Breakout-v5"}), 4),
+        # It is CarRacing's own, as all settings of a preset that is named.
+        (TrainRequest("car-racing", {"environment.id": "CarRacing-v3"}), 4),
+    ):
+        assert resolve_request(request).config.environment.frame_skip == frame_skip, request
+
+
 def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\n')
