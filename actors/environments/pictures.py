@@ -110,6 +110,7 @@ class Pictures(gymnasium.Wrapper):
                 return image
             newest = self._turn(image)[None]
             earlier = np.repeat(newest, self._stack, axis=0) if before is None else next(before)
+            # Copied: an environment may draw the next one in the same memory.
             self._stacks.append(np.concatenate([earlier[1:], newest]))
             # A copy: a program may draw in it, for example by `agent.environment()`.
             return self._stacks[-1].copy()
@@ -124,8 +125,7 @@ def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> Byt
     if greyscale and image.shape[2] == 3:
         image = grey(image)[..., None]
     if size is None:
-        # An environment may draw the next one in the same memory.
-        return image.copy()
+        return image
     return np.stack([_resized(image[..., channel], size) for channel in range(image.shape[2])], axis=-1)
 
 

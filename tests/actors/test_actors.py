@@ -1,15 +1,16 @@
 """Rollouts, gradients, evaluations: what an actor and an evaluator report is what they saw."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rollouts import first_weights, make_actor, make_policy
+from rollouts import first_weights, make_actor, make_policy, run
 
 from actors.actor import Actor
-from actors.environments import StepResult, environment_spec
+from actors.environments import StepResult, VectorEnvironment, environment_spec
 from actors.evaluator import EpisodeFingerprints, Evaluator
+from actors.gradient import SingleGradient
+from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
@@ -18,6 +19,7 @@ from shared.types import (
     EvaluationPart,
     EvaluationShare,
     GradientReport,
+    StageSeconds,
     WeightSnapshot,
     info_means,
 )
@@ -244,15 +246,29 @@ def test_the_seconds_of_an_evaluation_are_in_no_stage(cartpole: RunConfig, monke
     assert sum(actor.run(snapshot).stage_seconds) == 0.0
 
 
-def test_the_stages_of_a_report_add_up_to_the_time_of_its_call(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
+def test_each_second_of_a_call_is_in_one_stage(
+    method: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = itertools.count()
-    monkeypatch.setattr("actors.actor.time.perf_counter", lambda: float(next(ticks)))
-    actor, snapshot = make_actor(cartpole), WeightSnapshot(0, first_weights(cartpole))
-    actor.run(snapshot)
-    started = next(ticks)
-    assert sum(actor.run(snapshot).stage_seconds) == next(ticks) - started
+    now = [0.0]
+
+    def takes(kind: type, name: str, seconds: float) -> None:
+        call = getattr(kind, name)
+
+        def slow(*arguments):
+            now[0] += seconds
+            return call(*arguments)
+
+        monkeypatch.setattr(kind, name, slow)
+
+    takes(VectorEnvironment, "step", 100.0)
+    takes(Policy, "act", 1.0)
+    takes(SingleGradient, "next", 10_000.0)
+    monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
+    config = replace(cartpole, method=MethodConfig(name=method))
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
+    run(actor, config, snapshot)
+    assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.0, 0.0)
 
 
 def test_an_episode_without_an_end_is_a_line_after_twice_the_time(
@@ -298,6 +314,13 @@ def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig
     again = evaluated(actor, snapshot, share._replace(number=2))
     assert len(np.concatenate([part.games for part in again])) == 6
     assert not set(np.concatenate([part.games for part in parts])) & set(np.concatenate([part.games for part in again]))
+
+
+def test_a_share_of_more_environments_than_a_rollout_has_steps_goes_on(cartpole: RunConfig) -> None:
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=16, environments=16))
+    share = EvaluationShare(1, "sampled", 0, 16, 1)
+    part = make_actor(config).evaluate(WeightSnapshot(0, first_weights(config)), None, share)
+    assert part.agent_steps == 16
 
 
 def test_a_reset_is_no_agent_step_of_an_evaluation(cartpole: RunConfig) -> None:

@@ -315,6 +315,7 @@ def test_advantages_are_standardised_by_the_moments_of_the_weights(minibatches: 
         # Those of a rollout are counted once.
         assert of_reports[0] is not None
         assert of_reports[0][0] == agent_steps
+        assert of_reports[0].total > 1.0, "the rollout is not standardised by itself before"
         assert of_reports[1:] == [None] * (len(reports) - 1)
         policy_loss[mean] = reports[0].statistics["policy_loss"]
         if (minibatches, mean) == (1, 0.0):

@@ -80,6 +80,8 @@ def test_a_checkpoint_is_read_by_its_updates(saved: Path) -> None:
     version, parameters = read_checkpoint(saved, LAYOUT, 10)
     assert version == 10
     np.testing.assert_array_equal(parameters, np.full(40, 10.0))
+    with pytest.raises(ConfigurationError, match="is of another network: it has 40 parameters"):
+        read_checkpoint(saved, ParameterLayout(("v",), ((40,),)))
     (run := saved.parent / "run").mkdir()
     saved.rename(run / "checkpoints")
     line = "--weights 60: no checkpoint is of this update; the nearest are of 10 and 100"

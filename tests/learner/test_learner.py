@@ -361,8 +361,12 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
     assert account.mean_return is None
     account.record(report(returns=tuple(range(60))), None, 0)
     account.record(report(returns=tuple(range(60, 120))), None, 0)
-    assert account.mean_return == np.mean(range(20, 120))
-    assert account.episodes == 120
+    resumed = Account(cartpole)
+    resumed.restore(account.state())
+    for one in (account, resumed):
+        assert (one.mean_return, one.episodes) == (np.mean(range(20, 120)), 120)
+        one.record(report(returns=(120,)), None, 0)
+        assert one.mean_return == np.mean(range(21, 121))
 
 
 def test_frames_after_a_changed_frame_skip(cartpole: RunConfig) -> None:

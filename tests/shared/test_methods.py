@@ -54,6 +54,7 @@ def column(*numbers: float) -> np.ndarray:
         ("q_learning", {"n_step": 1}, {}, (1 + 0.5 * 30, 2 + 0.5 * 50, 3 + 0.5 * 70), 4),
         # Not from the best action, but from the one that was taken, or will be.
         ("sarsa", {"n_step": 1}, {}, (1 + 0.5 * 25, 2 + 0.5 * 50, 3 + 0.5 * 70), 4),
+        ("sarsa", {}, {}, (1 + 0.5 * (2 + 0.5 * 38), 2 + 0.5 * 38, 3 + 0.5 * 70), 1),
         ("sarsa", {}, {"next_actions": [0]}, (1 + 0.5 * (2 + 0.5 * 33), 2 + 0.5 * 33, 3 + 0.5 * 60), 1),
         # Truncated at t = 0, and reset by t = 1: bootstrapped from the last observation. Terminated: from nothing.
         ("q_learning", {}, {"mask": column(1, 0, 1)}, (1 + 0.5 * 30, None, 3 + 0.5 * 70), 4),
