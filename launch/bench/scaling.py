@@ -1,8 +1,9 @@
-"""`tributary bench scaling`: measured throughput against the number of actors.
+"""`tributary bench scaling`: throughput against the number of actors, measured or rehearsed (`launch.bench.rehearsal`).
 
 Each point is a training run. Points take turns within a repeat, so that compared points are measured close together.
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +14,17 @@ import numpy as np
 from rich.console import Console
 
 from actors.environments import environment_spec
+from launch.bench.rehearsal import check_memory, full, rehearsed, rehearsed_state
 from launch.bench.throughput import busy_reasons, endless, print_rows, progress, steady_state, train_for, warn_of_busy
 from launch.machine import busy, load_average, thread_budget
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line, provenance, write_json
+from launch.presets import usual_agent_steps
 from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
 from shared.config.checks import Range, check_ranges
-from shared.errors import setting_error
+from shared.errors import alternatives, setting_error
 
 _TABLE = {
     "actors": "{actors}",
@@ -31,13 +34,29 @@ _TABLE = {
     "learner\nbusy": "{learner_utilisation:.0%}",
     "lag": "{policy_lag_mean:.1f}/{policy_lag_p95}/{policy_lag_max}",
 }
+_REHEARSED = {
+    "actors": "{actors}",
+    "agent\nsteps/s": "{agent_steps_per_second:,.0f}",
+    "gradi-\nents/s": "{gradients_per_second:,.0f}",
+    "lag": "{policy_lag_mean:.1f}/{policy_lag_p95}/{policy_lag_max}",
+    "actors\nwait": "{wait_share:.0%}",
+    "learner\nbusy": "{learner_cores:.0%}",
+    "its\nmemory": "{learner_memory_share:.0%}",
+    "this\nmachine": "{machine_share:.0%}",
+    "full": "{full}",
+    "to goal": "{seconds}",
+}
 _MEDIANS = (
     "agent_steps_per_second",
     "frames_per_second",
+    "gradients_per_second",
     "updates_per_second",
     "policy_lag_mean",
     "learner_utilisation",
 )
+_REHEARSED_LOADS = "wait_share", "learner_cores", "learner_bytes_per_second", "learner_memory_share", "machine_share"
+# Agent steps that a preset takes to its target, by agent steps in flight and epochs: medians of docs/scaling.md.
+AGENT_STEPS_TO_TARGET = {"pong": {(1024, 4): 470_540}}
 
 
 @dataclass(frozen=True)
@@ -47,6 +66,9 @@ class ScalingArguments(PresetArguments):
 
     actors: str = "1,2"
     """Numbers of actors to measure."""
+    rehearse: bool = False
+    """Let actors sleep for as long as a real one computes on a core of its own: the rate, the learner's load and the
+    policy lag of more actors than this machine has cores for. Without evaluations."""
     seconds: Annotated[float, Range(above=0.0)] = 15.0
     """Duration of each measurement, after its warm-up."""
     repeats: Annotated[int, Range(minimum=1)] = 3
@@ -65,37 +87,57 @@ def scaling(arguments: ScalingArguments) -> int:
     configs = {actors: divided_among(endless(run.config), actors) for actors, run in runs.items()}
     first = next(iter(runs.values()))
     spec = environment_spec(first.config.environment)
-    for config in configs.values():
+    if arguments.rehearse:
+        configs = {actors: rehearsed(config) for actors, config in configs.items()}
+    for actors, config in configs.items():
         check_network(config, spec)
-        if config.address == "local":
+        if arguments.rehearse:
+            check_memory(actors)
+        elif config.address == "local":
             thread_budget(config)
     console, load = Console(), busy(load_average())
     made: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
-    interrupted = False
-    try:
-        for repeat in range(arguments.repeats):
-            for actors, config in configs.items():
-                progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
-                made[actors].append(steady_state(config, train_for(config, arguments.seconds), arguments.seconds))
-    except KeyboardInterrupt:
-        interrupted = True
-        shown = "what was measured is shown" if any(made.values()) else "nothing was measured"
-        console.print(f"interrupted; {shown}")
+    interrupted, seconds = False, arguments.seconds
+    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as recordings:
+        try:
+            for repeat in range(arguments.repeats):
+                for actors, config in configs.items():
+                    progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
+                    if arguments.rehearse:
+                        state = rehearsed_state(config, spec, actors, seconds, Path(recordings))
+                    else:
+                        state = steady_state(config, train_for(config, seconds), seconds)
+                    made[actors].append(state)
+        except KeyboardInterrupt:
+            interrupted = True
+            shown = "what was measured is shown" if any(made.values()) else "nothing was measured"
+            console.print(f"interrupted; {shown}")
     points = summarise(configs, made)
     if not points:
         return EXIT_INTERRUPTED
+    if arguments.rehearse:
+        of_preset = usual_agent_steps(first.preset, first.config) is not None
+        targets = AGENT_STEPS_TO_TARGET.get(first.preset, {}) if of_preset else {}
+        for point in points:
+            actors = point["actors"]
+            point |= rehearsal_figures(configs[actors], actors, made[actors], targets)
     repeats = {f"{point['actors']} actors": (point["least"], point["most"]) for point in points}
     result = {
         "points": points,
-        "verdict": verdict(points, configs[points[-1]["actors"]]),
+        "rehearsed": arguments.rehearse,
+        "verdict": None if arguments.rehearse else verdict(points, configs[points[-1]["actors"]]),
         "busy": busy_reasons(load, repeats),
         "preset": first.preset,
         "settings": flat_settings(first.config) | {"actors": ",".join(map(str, configs))},
         **provenance(),
     }
-    print_rows(console, _TABLE, points)
+    cells = [point | {"seconds": number(point.get("seconds_to_target"), ",.0f")} for point in points]
+    print_rows(console, _REHEARSED if arguments.rehearse else _TABLE, cells)
     progress(console, "medians; lag: mean/95th percentile/largest, in updates")
-    print_line(console, result["verdict"])
+    if arguments.rehearse:
+        print_rehearsal(console, points)
+    else:
+        print_line(console, result["verdict"])
     warn_of_busy(console, result["busy"])
     write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
@@ -129,6 +171,44 @@ def summarise(configs: Mapping[int, RunConfig], made: Mapping[int, Sequence[dict
         point["efficiency"] = point["speed_up"] / actors
         points.append(point)
     return points
+
+
+def rehearsal_figures(
+    config: RunConfig, actors: int, repeats: Sequence[dict[str, Any]], targets: Mapping[tuple[int, int], int]
+) -> dict[str, Any]:
+    """The load of the parts of a rehearsal, what is full, and the seconds to the target: None if unknown.
+
+    `targets`: agent steps to the target by agent steps in flight and epochs.
+    """
+    loads = {name: float(np.median([repeat[name] for repeat in repeats])) for name in _REHEARSED_LOADS}
+    rate = float(np.median([repeat["agent_steps_per_second"] for repeat in repeats]))
+    actor = config.actor
+    needed = targets.get((actors * actor.agent_steps_in_flight, actor.epochs))
+    return {
+        **loads,
+        "environments": actor.environments,
+        "minibatches": actor.minibatches,
+        "epochs": actor.epochs,
+        "full": full(loads),
+        "is_lower_bound": full(loads) == "machine",
+        "agent_steps_to_target": needed,
+        "seconds_to_target": None if needed is None else needed / rate,
+    }
+
+
+def print_rehearsal(console: Console, points: Sequence[dict[str, Any]]) -> None:
+    for line in (
+        "rehearsed: learner, loop and transport are real; actors sleep as long as real ones computed on a core here, "
+        "one at work on each",
+        "its memory: bytes that the learner reads and writes, of those that one core copies",
+    ):
+        progress(console, line)
+    if small := [f"{point['actors']}" for point in points if point["is_lower_bound"]]:
+        print_line(
+            console,
+            f"this machine is too small to rehearse {alternatives(small)} actors, whose processes need it for "
+            "themselves: their rates are lower bounds",
+        )
 
 
 def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:

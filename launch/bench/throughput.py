@@ -58,6 +58,7 @@ _MILLIONS_OF_FRAMES = (40, 200)
 _MOST_ACTORS = 4096
 # On an idle virtual machine that others share, medians of repeats differ by a fifth at most.
 STEADY_RATIO = 1.25
+CPUS = "learner", "machine"
 
 _PREDICTION = {
     "cores": "{cores}",
@@ -245,7 +246,11 @@ def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
 
 
 def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Rates and costs of a run in the `seconds` after the warm-up, from its rows of metrics."""
+    """Rates and costs of a run in the `seconds` after the warm-up, from its rows of metrics.
+
+    A row of a rehearsal has CPU seconds, too: the result then has the cores that the learner's process and the whole
+    machine were busy on.
+    """
     working = [row for row in rows if row["agent_steps"] > 0]
     begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
@@ -269,6 +274,7 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
         "agent_steps_per_second_by_halves": [rate("agent_steps", *half) for half in halves],
         "frames_per_second": agent_steps * config.frames_per_agent_step,
         "updates_per_second": rate("updates", first, last),
+        "gradients_per_second": agent_steps / agent_steps_per_gradient(config),
         "learner_seconds_per_update": learner_seconds,
         "learner_utilisation": agent_steps / agent_steps_per_gradient(config) * learner_seconds,
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
@@ -280,6 +286,7 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
             for stage in playing[0]["stage_microseconds"]
         },
         "measured_seconds": last["elapsed_seconds"] - first["elapsed_seconds"],
+        **{f"{of}_cores": rate(f"{of}_cpu_seconds", first, last) for of in CPUS if f"{of}_cpu_seconds" in last},
     }
 
 
