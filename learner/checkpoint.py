@@ -27,27 +27,22 @@ class CheckpointError(Exception):
 
 
 class _JsonState(tf.train.experimental.PythonState):
-    def __init__(self, save: Callable[[], dict[str, Any]], restore: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__()
-        self._save = save
-        self._restore = restore
-        # The error of the last restore, for the caller to raise: TensorFlow would print warnings beside it here.
-        self.error: Exception | None = None
+    """The plain values of a checkpoint. TensorFlow chooses when it reads and sets them beside the tensors."""
+
+    values: dict[str, Any]
 
     def serialize(self) -> str:
-        return json.dumps(self._save())
+        return json.dumps(self.values)
 
     def deserialize(self, string_value: str) -> None:
-        try:
-            self._restore(json.loads(string_value))
-        except (LookupError, TypeError) as error:
-            self.error = error
+        self.values = json.loads(string_value)
 
 
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in one folder. A checkpoint is visible to `restore` once it is complete.
 
-    `save_state` and `restore_state` get and set all but the tensors, as values that JSON can represent.
+    `save_state` returns all but the tensors, as values that JSON can represent, before the tensors are read.
+    `restore_state` gets them after the tensors are restored.
     `read_checkpoint` needs `layout_fingerprint`, and `updates` in `ledger`.
     """
 
@@ -69,7 +64,7 @@ class Checkpoints:
         except _DAMAGE:
             # TensorFlow's list of checkpoints serves only to delete old ones.
             (folder / "checkpoint").unlink()
-        self._state = _JsonState(save_state, restore_state)
+        self._state, self._save_state, self._restore_state = _JsonState(), save_state, restore_state
         self._checkpoint = tf.train.Checkpoint(variables=variables, state=self._state)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(folder), max_to_keep=keep, checkpoint_name="update"
@@ -81,6 +76,7 @@ class Checkpoints:
         If the write fails it raises a `CheckpointError`, and earlier checkpoints are unchanged.
         """
         before = self._files()
+        self._state.values = self._save_state()
         try:
             return str(self._folder / Path(self._manager.save(checkpoint_number=version)).name)
         except (tf.errors.OpError, OSError) as error:
@@ -94,7 +90,7 @@ class Checkpoints:
         """Restore the newest intact checkpoint. Returns one message for each damaged one that is newer.
 
         Raises:
-            ConfigurationError: no checkpoint is intact, or the newest one has a state of another form.
+            ConfigurationError: no checkpoint is intact, or the newest one has other tensors or a state of another form.
         """
         damaged = []
         for path in checkpoint_paths(Path(self._manager.directory)):
@@ -103,12 +99,15 @@ class Checkpoints:
             except _DAMAGE as error:
                 damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_in_short(error)}")
                 continue
-            self._checkpoint.restore(str(path)).assert_consumed()
-            if self._state.error is not None:
+            try:
+                self._checkpoint.restore(str(path)).assert_consumed()
+                self._restore_state(self._state.values)
+            except (AssertionError, LookupError, TypeError) as error:
+                reason = "other tensors" if isinstance(error, AssertionError) else typed_line(error)
                 raise ConfigurationError(
-                    f"checkpoint {path.name} in {self._folder} is of another version of Tributary "
-                    f"({typed_line(self._state.error)}); train --start-from RUN begins a new run with its weights"
-                ) from self._state.error
+                    f"checkpoint {path.name} in {self._folder} is of another version of Tributary ({reason}); "
+                    f"train --start-from RUN begins a new run with its weights"
+                ) from error
             return damaged
         raise ConfigurationError("; ".join(damaged) or _no_checkpoint(self._folder))
 

@@ -9,12 +9,10 @@ The life of a gradient report, with the states that the account knows in capital
     sent         gradient float32 [P], v, and the agent steps and episodes behind it: SAMPLED on arrival
         │
     admitted? ── no ──► DROPPED  duplicate · wrong_layout · unknown_version · too_old
-        │ yes
-    finite? ──── no ──► DROPPED  non_finite
-        │ yes
-    PENDING      added to the accumulator
+        │ yes           non_finite: its actor found the rollout or the gradient so
+    PENDING      added to the sum
         │ └─────────► DROPPED  unfinished_update: the run ended, or its K or weights were replaced, before the K-th
-        │ the K-th
+        │ the K-th             non_finite: the sum overflows, of gradients that are finite
     APPLIED      clipped by global norm, one optimizer step, accumulator reset, version + 1, a new snapshot published
 
 In agent steps, at every moment: sampled = applied + pending + dropped.
@@ -114,13 +112,12 @@ class Learner:
         lags = [self.version - report.version for report in aggregated.reports]
         updated, norm, reports = False, float("nan"), list(aggregated.reports)
         if refused is None and in_sum:
-            finite, updated, norm, discarded = self._accumulator.push(aggregated.gradient, learning_rate, len(in_sum))
+            finite, updated, norm = self._accumulator.push(aggregated.gradient, learning_rate, len(in_sum))
             if not finite:
                 refused = "non_finite"
-                summed = len(in_sum) + self.account.ledger.gradients_pending * discarded
+                summed = len(in_sum) + self.account.ledger.gradients_pending
                 name = "gradient" if summed == 1 else f"sum of {summed} gradients"
                 reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
-            if discarded:
                 self.account.ledger.discard_pending("non_finite")
         for i, report in enumerate(reports):
             own: DropReason | None = "non_finite" if report.non_finite else None
@@ -218,6 +215,8 @@ class Learner:
         return self._accumulator.variables
 
     def state(self) -> dict[str, Any]:
+        """The plain values of a checkpoint. Writes the incomplete sum to the variables, which are saved after it."""
+        self._accumulator.save_pending()
         observations, returns = self._observation_moments, self._return_moments
         return {
             "layout_fingerprint": self.layout.fingerprint,
@@ -232,6 +231,7 @@ class Learner:
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.account.restore(state)
+        self._accumulator.restore_pending(self.account.ledger.gradients_pending)
         self._last_sequences = dict(state["last_sequences"])
         self.target_updates = state["target_updates"]
         if self._observation_moments is not None:

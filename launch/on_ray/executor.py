@@ -1,6 +1,7 @@
 """The executor whose actors are Ray processes. It starts them and passes calls on; the loop decides."""
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from launch.loop.executor import CallResult, Completion, Executor, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, WorkerProcess
 from launch.on_ray.cluster import on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
-from launch.on_ray.transport import Call, LocalConnection, LocalTransport, ended_calls
+from launch.on_ray.transport import Call, LocalConnection, LocalTransport
 from shared.config import RunConfig
 from shared.errors import last_line
 from shared.types import EvaluationShare, WeightSnapshot
@@ -83,6 +84,9 @@ class RayExecutor(Executor):
         self._calls: dict[int, ray.ObjectRef | LocalConnection] = {}
         # Calls in flight whose process died on a node that responded, with the error and the time to ask it again.
         self._died: dict[int, tuple[RayActorError, float]] = {}
+        # Actors whose calls have ended, in the order of their ends as far as that is known. All that have ended are
+        # taken at once: a wait costs as much as a report, and no actor is passed over for long.
+        self._ended: deque[int] = deque()
         self._transport = LocalTransport()
         # The snapshots in Ray's object store, by their use. Calls that carry an older one keep it there.
         self._stored: dict[str, tuple[WeightSnapshot, ray.ObjectRef]] = {}
@@ -127,15 +131,11 @@ class RayExecutor(Executor):
         for died, (error, due) in self._died.items():
             if time.monotonic() >= due:
                 return self._failed(died, error)
-        waiting = [actor_id for actor_id in self._calls if actor_id not in self._died]
-        if not waiting:
-            # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
-            time.sleep(_POLL_SECONDS)
+        if not self._ended:
+            self._ended.extend(self._wait())
+        if not self._ended:
             return None
-        # Take the ready call that was dispatched first: no actor is passed over for long.
-        actor_id = self._first_ready(waiting[: 1 if self._config.lockstep else None], _POLL_SECONDS)
-        if actor_id is None:
-            return None
+        actor_id = self._ended.popleft()
         try:
             result = self._result(actor_id)
         except RayError as error:
@@ -145,7 +145,10 @@ class RayExecutor(Executor):
         return result
 
     def has_completed(self, actor_id: int) -> bool:
-        return self._first_ready([actor_id], 0) is not None
+        call = self._calls[actor_id]
+        if isinstance(call, LocalConnection):
+            return call.near.has_message()
+        return bool(ray.wait([call], timeout=0)[0])
 
     def rollouts_under_way(self, actor_id: int) -> int:
         return int(actor_id in self._calls)
@@ -153,6 +156,8 @@ class RayExecutor(Executor):
     def remove(self, actor_id: int) -> None:
         self._calls.pop(actor_id, None)
         self._died.pop(actor_id, None)
+        if actor_id in self._ended:
+            self._ended.remove(actor_id)
         self._end(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
@@ -193,19 +198,25 @@ class RayExecutor(Executor):
         for worker in self._workers.values():
             self._end(worker)
         self._workers, self._calls, self._died = {}, {}, {}
+        self._ended.clear()
 
-    def _first_ready(self, actor_ids: Sequence[int], seconds: float) -> int | None:
-        """The first of these actors whose call has ended or ends within `seconds`."""
-        calls = {self._calls[actor_id]: actor_id for actor_id in actor_ids}
-        local = [call for call in calls if isinstance(call, LocalConnection)]
-        references = [call for call in calls if not isinstance(call, LocalConnection)]
-        if not local:
-            ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
-            return calls[ready[0]] if ready else None
-        ended: set[Any] = set(ended_calls(local, min(seconds, _GLANCE_SECONDS) if references else seconds))
-        if references:
-            ended.update(ray.wait(references, num_returns=len(references), timeout=0)[0])
-        return next((actor_id for call, actor_id in calls.items() if call in ended), None)
+    def _wait(self) -> list[int]:
+        """Wait a moment until a call ends. Returns the actors of all calls that have."""
+        waiting = {call: actor_id for actor_id, call in self._calls.items() if actor_id not in self._died}
+        references = [call for call in waiting if not isinstance(call, LocalConnection)]
+        ended: list[Any] = []
+        if len(references) < len(waiting):
+            ended += self._transport.wait(_GLANCE_SECONDS if references else _POLL_SECONDS)
+            if references:
+                ended += ray.wait(references, num_returns=len(references), timeout=0)[0]
+        elif references:
+            # The second call of `ray.wait` returns the others that have ended.
+            if ray.wait(references, num_returns=1, timeout=_POLL_SECONDS)[0]:
+                ended += ray.wait(references, num_returns=len(references), timeout=0)[0]
+        else:
+            # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
+            time.sleep(_POLL_SECONDS)
+        return [waiting[call] for call in ended if call in waiting]
 
     def _result(self, actor_id: int) -> CallResult:
         """The result of the call of an actor, which has ended. A RayError has the reason why it failed."""

@@ -21,11 +21,13 @@ against 0.01 ms with shared memory, and that process limits the number of actors
 
 import mmap
 import os
+import pickle
+import select
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import cache
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,7 @@ from shared.types import AggregatedReport, EvaluationShare, Float32Array, Gradie
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
+_ONE_EVENT = select.EPOLLIN | select.EPOLLONESHOT
 _NO_GRADIENT = np.empty(0, np.float32)
 
 
@@ -66,10 +69,13 @@ class Call(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call as it travels through a channel: its weights are addresses, and the gradient is written to `reply_in`."""
+    """A call as it travels through a channel: its weights are addresses.
+
+    Gradients are written to `reply_in`, the address of which comes with the first call of a connection.
+    """
 
     call: Call
-    reply_in: VectorAddress
+    reply_in: VectorAddress | None
 
 
 class LocalTransport:
@@ -79,6 +85,12 @@ class LocalTransport:
         self._weights, self._targets = _SharedSnapshots(), _SharedSnapshots()
         # The vectors that the calls in flight read: the actor reads weights in place during the rollout.
         self._read: dict[LocalConnection, list[SharedVector]] = {}
+        # Kept: with 64 actors `multiprocessing.connection.wait`, which registers all at each call, takes longer than
+        # a report. Each call arms its connection for one event.
+        self._epoll = select.epoll()
+        self._registered: dict[int, LocalConnection] = {}
+        # The message of most calls of a version, in which nothing is of one actor.
+        self._message: tuple[WeightSnapshot | None, bytes] = (None, b"")
 
     def offer(self) -> "LocalConnection | None":
         """A connection for one actor of this machine to accept; None if the transport is not available."""
@@ -92,16 +104,35 @@ class LocalTransport:
 
     def call(self, connection: "LocalConnection", call: Call) -> None:
         """Send a call to an actor that has accepted `connection`, and has no call in flight."""
-        in_use = {vector for vectors in self._read.values() for vector in vectors}
-        weights, *read = self._weights.shared(call.weights, in_use)
+        weights, *read = self._weights.shared(call.weights, self._in_use)
         target = None
         if call.target is not None:
-            target, vector = self._targets.shared(call.target, in_use)
+            target, vector = self._targets.shared(call.target, self._in_use)
             read.append(vector)
         self._read[connection] = read
+        reply_in = None
         if connection.reply_in is None:
             connection.reply_in = SharedVector(call.weights.parameters.size)
-        connection.near.send(Request(Call(weights, target, call.share), connection.reply_in.address))
+            reply_in = connection.reply_in.address
+        if target is None and call.share is None and reply_in is None:
+            if self._message[0] is not weights:
+                self._message = weights, pickled(Request(Call(weights, None, None), None))
+            connection.near.send(self._message[1])
+        else:
+            connection.near.send(pickled(Request(Call(weights, target, call.share), reply_in)))
+        descriptor = connection.near.fileno()
+        if descriptor not in self._registered:
+            self._registered[descriptor] = connection
+            self._epoll.register(descriptor, _ONE_EVENT)
+        else:
+            self._epoll.modify(descriptor, _ONE_EVENT)
+
+    def wait(self, seconds: float) -> "list[LocalConnection]":
+        """Wait at most `seconds` until a call ends. Returns the connections of all that have since the last wait."""
+        return [self._registered[descriptor] for descriptor, _ in self._epoll.poll(seconds)]
+
+    def _in_use(self) -> "Set[SharedVector]":
+        return {vector for vectors in self._read.values() for vector in vectors}
 
     def receive(self, connection: "LocalConnection") -> CallResult:
         """The result of a call that has ended. An EOFError: the actor raised, or its process died."""
@@ -116,6 +147,9 @@ class LocalTransport:
 
     def disconnect(self, connection: "LocalConnection") -> None:
         self._read.pop(connection, None)
+        # Before the close, after which the number may be another file's.
+        if self._registered.pop(connection.near.fileno(), None) is not None:
+            self._epoll.unregister(connection.near.fileno())
         connection.close()
 
 
@@ -130,10 +164,13 @@ class _SharedSnapshots:
         self._newest: WeightSnapshot | None = None
         self._shared: tuple[WeightSnapshot, SharedVector]
 
-    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[WeightSnapshot, SharedVector]":
+    def shared(
+        self, snapshot: WeightSnapshot, in_use: "Callable[[], Set[SharedVector]]"
+    ) -> "tuple[WeightSnapshot, SharedVector]":
         """The snapshot, which must not change, with the address of its parameters in a vector that is not in use."""
         if snapshot is not self._newest:
-            vector = next((vector for vector in self._vectors if vector not in in_use), None)
+            busy = in_use()
+            vector = next((vector for vector in self._vectors if vector not in busy), None)
             if vector is None:
                 vector = SharedVector(snapshot.parameters.size)
                 self._vectors.append(vector)
@@ -167,15 +204,9 @@ class LocalConnection:
         self.near.close()
 
 
-def ended_calls(connections: Sequence[LocalConnection], seconds: float) -> set[LocalConnection]:
-    """Wait at most `seconds` until the call of one of these connections has ended. Returns all whose calls have."""
-    by_descriptor: dict[Any, LocalConnection] = {connection.near.fileno(): connection for connection in connections}
-    return {by_descriptor[descriptor] for descriptor in wait(by_descriptor, seconds)}
-
-
 def serve(channel: "Channel", run: Callable[[Call], CallResult]) -> None:
     """The actor's side: handle the requests of a channel by `run` until its other end is closed."""
-    vector = cache(attach)
+    vector, reply_in = cache(attach), _NO_GRADIENT
 
     def read(shared: WeightSnapshot) -> WeightSnapshot:
         address: Any = shared.parameters
@@ -187,35 +218,41 @@ def serve(channel: "Channel", run: Callable[[Call], CallResult]) -> None:
                 request: Request = channel.receive()
             except EOFError:
                 return
+            if request.reply_in is not None:
+                reply_in = vector(request.reply_in)
             weights, target, share = request.call
             result = run(Call(read(weights), target and read(target), share))
             if isinstance(result, GradientReport | AggregatedReport):
-                vector(request.reply_in)[...] = result.gradient
+                reply_in[...] = result.gradient
                 result = result._replace(gradient=_NO_GRADIENT)
-            channel.send(result)
+            channel.send(pickled(result))
     finally:
         # The executor, which may wait for a reply, sees the end.
         channel.close()
 
 
 class Channel:
-    """One end of a pair of pipes, for pickled messages."""
+    """One end of a pair of pipes, for messages that are `pickled`."""
 
     def __init__(self, incoming: Connection, outgoing: Connection) -> None:
         self._incoming, self._outgoing = incoming, outgoing
 
-    def send(self, message: Any) -> None:
+    def send(self, message: bytes) -> None:
         """Send a message. It is lost if the other end is closed; `receive` raises then."""
         with suppress(BrokenPipeError):
-            self._outgoing.send(message)
+            self._outgoing.send_bytes(message)
 
     def receive(self) -> Any:
         """Wait for the next message. An EOFError: the other end is closed, or its process has ended."""
         try:
-            return self._incoming.recv()
+            return pickle.loads(self._incoming.recv_bytes())
         except OSError as error:
             # The process ended within a message.
             raise EOFError from error
+
+    def has_message(self) -> bool:
+        """True if `receive` would not wait, also after the close of the other end."""
+        return self._incoming.poll()
 
     def fileno(self) -> int:
         """The descriptor to wait on for a message or the close of the other end."""
@@ -224,6 +261,11 @@ class Channel:
     def close(self) -> None:
         self._incoming.close()
         self._outgoing.close()
+
+
+def pickled(message: Any) -> bytes:
+    # `Connection.send` makes a new pickler with a copied table for each message, which took longer than the message.
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def open_channel(address: ChannelAddress) -> Channel | None:

@@ -82,16 +82,6 @@ def test_calls_are_completed_in_the_order_of_dispatch(cartpole: RunConfig, ray: 
     assert executor.calls_in_flight == 0
 
 
-def test_in_lockstep_a_call_waits_for_those_that_were_dispatched_before(cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(replace(cartpole, lockstep=True), 2)
-    for actor_id in (1, 0):
-        executor.dispatch(actor_id)
-    end(ray, ray.calls[1], 0, 1)
-    assert completed(executor) is None
-    end(ray, ray.calls[0], 1, 1)
-    assert [completed(executor), completed(executor)] == [(1, 1), (0, 1)]
-
-
 def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 1)
     evaluated, share = snapshot(7), EvaluationShare(3, "greedy", 0, 4, 2)

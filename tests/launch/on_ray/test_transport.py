@@ -30,6 +30,7 @@ from launch.on_ray.transport import (
     VectorAddress,
     attach,
     open_channel,
+    pickled,
     serve,
 )
 from launch.presets import PRESETS
@@ -39,12 +40,12 @@ from shared.types import AggregatedReport, EpisodeStats, GradientReport, Heartbe
 # Echoes messages, and ends within a reply when it is requested.
 _ECHO = """
 import os, sys
-from launch.on_ray.transport import ChannelAddress, open_channel
+from launch.on_ray.transport import ChannelAddress, open_channel, pickled
 channel = open_channel(ChannelAddress(sys.argv[1], *map(int, sys.argv[2:])))
 if channel is None:
     sys.exit(3)
 raw = os.open(f"/proc/{sys.argv[2]}/fd/{sys.argv[4]}", os.O_WRONLY)
-channel.send("opened")
+channel.send(pickled("opened"))
 while True:
     try:
         message = channel.receive()
@@ -54,7 +55,7 @@ while True:
         # Half of the header of a message.
         os.write(raw, b"ha")
         os._exit(5)
-    channel.send(message)
+    channel.send(pickled(message))
 """
 
 
@@ -90,7 +91,7 @@ def test_messages_go_both_ways_and_the_far_end_learns_of_the_close() -> None:
         channel = opened(connection)
         # The second does not fit into a pipe.
         for message in ((1, None, "x"), b"0" * 300_000):
-            channel.send(message)
+            channel.send(pickled(message))
             assert channel.receive() == message
         connection.close()
         assert process.wait(60) == 4
@@ -101,12 +102,12 @@ def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
     connection = LocalConnection()
     with echo(connection.address) as process:
         channel = opened(connection)
-        channel.send("die")
+        channel.send(pickled("die"))
         with pytest.raises(EOFError):
             channel.receive()
         assert process.wait(60) == 5
     # No process receives it, and none will reply.
-    channel.send("lost")
+    channel.send(pickled("lost"))
     with pytest.raises(EOFError):
         channel.receive()
     connection.close()

@@ -99,7 +99,6 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
     assert (before.learner.version, before.learner.account.ledger.gradients_pending) == (2, 2)
     config = replace(cartpole, total_frames=500, learner=LearnerConfig(gradients_per_update=now))
     after = session(config, tmp_path, resume=True)
-    assert np.any(after.learner.variables()["accumulated"]) == kept
     summary, ledger = after.run(), after.learner.account.ledger
     assert ledger.gradients_applied == 2 * 3 + (ledger.updates - 2) * now
     assert ledger.dropped == ({} if kept else {"unfinished_update": waiting})
