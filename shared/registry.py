@@ -168,6 +168,8 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
 
 
 _PACKAGES = ("actors", "launch", "learner", "shared")
+# Names of the modules that this process and those that it descends from are importing.
+_IMPORTING = "TRIBUTARY_IMPORTING"
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -182,9 +184,14 @@ def import_modules(names: Iterable[str]) -> None:
             raise setting_error("environment.import", name, problem)
         if name in sys.modules:
             continue
+        importing = os.environ.get(_IMPORTING, "")
+        if name in importing.split():
+            problem = "starts a run of its own when it is imported, each of which imports it again"
+            raise setting_error("environment.import", name, f'{problem}: put that below `if __name__ == "__main__":`')
         # Python puts the directory of the command there instead. Last, so that it shadows nothing.
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
+        os.environ[_IMPORTING] = f"{importing} {name}"
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
@@ -194,3 +201,5 @@ def import_modules(names: Iterable[str]) -> None:
                 remedy = "install it, on every node, or go to the folder that it is in"
                 problem = f"there is no such module: {remedy} (this is {os.getcwd()})"
             raise setting_error("environment.import", name, problem) from error
+        finally:
+            os.environ[_IMPORTING] = importing

@@ -183,6 +183,15 @@ with Path(__file__).with_name("imports.txt").open("a") as imports:
     imports.write("imported\\n")
 gymnasium.register("Their-v0", entry_point=CartPoleEnv, max_episode_steps=20)
 """
+TRAINS_ITSELF = """
+from pathlib import Path
+import tributary_rl
+
+with Path("imports.txt").open("a") as imports:
+    imports.write("imported\\n")
+if Path("imports.txt").read_text().count("imported") < 5:
+    tributary_rl.train("trains_itself:Own-v0")
+"""
 TINY = f"--actors 1 --total-frames 400 {UNTIL_FRAMES}"
 
 
@@ -281,6 +290,10 @@ def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
         ("--environment.import no_such_module", "--environment.import no_such_module: there is no such module"),
         ("--environment.import not-a-name", "--environment.import not-a-name: is no module's name"),
         ("--environment.import lacks", "--environment.import lacks: cannot be imported: ModuleNotFoundError"),
+        (
+            "--environment.id trains_itself:Own-v0",
+            "ConfigurationError: --environment.import trains_itself: starts a run",
+        ),
         ("--environment.id Their-v0", "or name the module that registers it: --environment.import MODULE"),
         ("--environment.id their_environments:Other-v0", "--environment.id their_environments:Other-v0: no such"),
     ],
@@ -288,4 +301,5 @@ def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
 @pytest.mark.usefixtures("module")
 def test_what_cannot_be_imported_is_one_line(environment: str, line: str, refused: Callable[[str], str]) -> None:
     Path("lacks.py").write_text("import no_such_module")
+    Path("trains_itself.py").write_text(TRAINS_ITSELF)
     assert line in refused(f"train cartpole {environment}")
