@@ -65,12 +65,15 @@ class Interrupts(StopRequest):
 
     def __enter__(self) -> "Interrupts":
         self._handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)}
+        self._handle()
+        return self
+
+    def _handle(self) -> None:
         for kind, handler in self._handlers.items():
             if kind == signal.SIGINT and handler == signal.SIG_IGN:
                 signal.signal(kind, signal.default_int_handler)
             elif kind != signal.SIGINT and handler != signal.SIG_IGN:
                 signal.signal(kind, self._request_only)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for kind, handler in self._handlers.items():
@@ -78,6 +81,8 @@ class Interrupts(StopRequest):
 
     @contextmanager
     def training(self) -> Iterator[None]:
+        # A copy of the environment, which was looked at before, may have set handlers of its own.
+        self._handle()
         before = signal.signal(signal.SIGINT, self._ask)
         self._training, self._concluding = True, False
         try:

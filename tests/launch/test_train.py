@@ -432,6 +432,15 @@ def test_a_signal_within_the_handler_of_another(kind: signal.Signals) -> None:
             sys.setprofile(None)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_handlers_that_an_environment_has_set_before_are_replaced(kind: signal.Signals) -> None:
+    with Interrupts() as interrupts:
+        signal.signal(kind, lambda *_: pytest.fail("the simulator would end the run"))
+        with interrupts.training():
+            send(kind)
+            assert interrupts.requested
+
+
 def test_a_hangup_outside_of_training() -> None:
     with Interrupts():
         with pytest.raises(KeyboardInterrupt):
