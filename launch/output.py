@@ -216,8 +216,22 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def unfinished(path: Path) -> Path:
-    """The name of a file until it is complete. Each process has its own: several may write the same file at once."""
-    return path.with_name(f"{path.stem}.part-{os.getpid()}{path.suffix}")
+    """The name of a file until `finish`. Each process has its own: several may write the same file at once."""
+    folder = Path(tempfile.gettempdir()) if _is_stream(path) else Path(os.path.realpath(path)).parent
+    return folder / f"{path.stem}.part-{os.getpid()}{path.suffix}"
+
+
+def finish(part: Path, path: Path) -> None:
+    """Let a complete file replace `path`, or the target of a link. A pipe or a device receives its content."""
+    if _is_stream(path):
+        path.write_bytes(part.read_bytes())
+    else:
+        part.replace(os.path.realpath(path))
+
+
+def _is_stream(path: Path) -> bool:
+    """True for pipes and devices, and for links to them, like /dev/stdout."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 @contextmanager
@@ -229,7 +243,7 @@ def replacement(path: Path) -> Iterator[Path]:
     part = unfinished(path)
     try:
         yield part
-        part.replace(path)
+        finish(part, path)
     except OSError as error:
         if error.filename in (None, str(part)):
             error.filename = str(path)
@@ -305,7 +319,7 @@ def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str
             kind = f"must end in {' or '.join(suffixes)}," if suffixes else "must be a file"
             raise setting_error(setting, path, f"{kind} in a folder that exists")
         # A file without a name, which no other process can be writing.
-        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+        tempfile.TemporaryFile(dir=unfinished(path).parent).close()
     except OSError as error:
         raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
 

@@ -15,6 +15,7 @@ from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     check_can_be_written,
+    finish,
     print_line,
     provenance,
     provenance_text,
@@ -132,7 +133,7 @@ class VideoWriter:
                     self._container.mux(self._stream.encode(None))
                 self._container.close()
             if whole:
-                self._part.replace(self._path)
+                finish(self._part, self._path)
         finally:
             self._part.unlink(missing_ok=True)
 

@@ -12,6 +12,7 @@ import pytest
 
 from launch.output import (
     EXIT_FAILED,
+    check_can_be_written,
     drop_half_line,
     exit_code,
     make_folder,
@@ -116,6 +117,33 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert error.value.filename == str(path)
     assert path.read_text() == "a,b\n"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_at_the_end_of_a_link_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "store" / "result.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for values in ({}, {"a": 1}):
+        check_can_be_written(link, "json")
+        write_json(link, values)
+        assert link.is_symlink()
+        assert json.loads(target.read_text()) == values
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_pipe_receives_the_file(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    # As /dev/stdout, whose end has no name.
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    link.symlink_to(f"/proc/self/fd/{reader}")
+    for path in (pipe, link):
+        check_can_be_written(path, "json")
+        write_json(path, {})
+        assert os.read(reader, 9) == b"{}\n"
+    os.close(reader)
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
 
 
 @pytest.mark.parametrize("problem", ["no folder", "a folder of its name"])
