@@ -61,6 +61,10 @@ class Terminal:
         self.output += os.read(self._master, 65536).decode(errors="replace")
         return True
 
+    def is_quiet(self, seconds: float = 1.0) -> bool:
+        """Whether the command prints nothing within some seconds."""
+        return not self._read(seconds)
+
     @property
     def screen(self) -> str:
         """The words since the display was last drawn from its top, with single spaces."""
