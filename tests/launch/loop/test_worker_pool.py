@@ -15,6 +15,7 @@ from shared.config import EvaluationConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import (
     AggregatedReport,
+    EpisodeStats,
     EvaluationPart,
     EvaluationShare,
     GradientReport,
@@ -348,6 +349,13 @@ def test_shares_of_nodes_are_as_large_as_their_numbers_of_actors() -> None:
     whole = EvaluationShare(1, "greedy", 0, 20, 4)
     shares = EvaluationShares(EVALUATION, whole, {0: 1, 1: 8, 2: 1})
     assert [shares.share(actor_id)[2:4] for actor_id in (0, 1, 2)] == [(0, 2), (2, 16), (18, 2)]
+    # Of three episodes the second environment plays one.
+    uneven = EvaluationShares(EvaluationConfig(episodes=3, environments=2), whole._replace(size=2), {0: 1, 1: 1})
+    for environment in (0, 1):
+        one = np.array([environment])
+        uneven.count(EvaluationPart(environment, 1, EpisodeStats.joined([]), one, 0 * one, one, 10))
+    assert uneven.share(0) is not None
+    assert uneven.share(1) is None
     # More actors than environments: some train on.
     shares = EvaluationShares(EVALUATION, whole, dict.fromkeys(range(64), 1))
     sizes = [share.size for share in map(shares.share, range(64)) if share]
@@ -469,7 +477,9 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
     assert executor.actor_ids == [0, 1]
     assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
     assert (coordinator.pool.rollouts_lost, coordinator.pool.actor_restarts) == (1, 1)
-    # The limit is that of the run, wherever its actors are.
+    # The limit is that of the run, wherever its actors are. A lost node is no fault of its actors.
+    executor.completions += [ChildEvent(0, Failed(8, "its node is gone", node_lost=True))]
+    assert kinds(events, 1) == [Failed]
     executor.completions += [ChildEvent(0, Failed(7, "gone too"))]
     with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
         next(events)
