@@ -24,8 +24,8 @@ class Scripted(gymnasium.Env):
 
     observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
     at: Callable[[int], Step | None] | None = None
-    # The first observation of later episodes.
-    later = FINE
+    # The first observation of the first episode, and of later ones.
+    first = later = FINE
 
     def __init__(self) -> None:
         self.count = self.step_of_episode = 0
@@ -33,7 +33,7 @@ class Scripted(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):  # noqa: ARG002
         super().reset(seed=seed)
         self.step_of_episode = 0
-        return (self.later if self.count else FINE).copy(), {}
+        return (self.later if self.count else self.first).copy(), {}
 
     def step(self, action):  # noqa: ARG002
         self.count += 1
@@ -122,6 +122,11 @@ def test_an_observation_costs_the_rollouts_with_it(monkeypatch: pytest.MonkeyPat
     assert all(not report.non_finite and is_sound(report) for report in found[2:])
     truncated = reports(monkeypatch, lambda step: (NAN, 1.0, False, True) if step == 3 else None, 6, **settings)
     assert [bool(report.non_finite) for report in truncated[:2]] == [True, False]
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripted, "first", NAN)
+        found = reports(monkeypatch, lambda _: None, 6, **settings)
+    assert found[0].non_finite == "observation [1] = nan"
+    assert all(not report.non_finite and is_sound(report) for report in found[1:])
     # An episode begins in the last step of the first rollout, which does not need its observation.
     monkeypatch.setattr(Scripted, "later", NAN)
     begun = reports(monkeypatch, lambda step: (FINE, 1.0, True, False) if step == 3 else None, 5, **settings)

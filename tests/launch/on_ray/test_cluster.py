@@ -69,7 +69,7 @@ def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
 
 @pytest.mark.parametrize(
     ("actors", "spread"),
-    [("auto", (2, 4, 4)), (3, (0, 2, 1)), (4, (0, 2, 2)), ("2:5", (1, 2, 2)), ("2:100", (2, 4, 4))],
+    [("auto", (2, 4, 4)), (3, (0, 2, 1)), (4, (0, 2, 2)), (10, (2, 4, 4)), ("2:5", (1, 2, 2)), ("2:100", (2, 4, 4))],
 )
 def test_the_actors_are_spread(actors: int | str, spread: tuple[int, ...]) -> None:
     placed = place(RunConfig(actors=actors), CLUSTER).actors

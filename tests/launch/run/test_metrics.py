@@ -27,7 +27,7 @@ class Played:
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.learner, self.messages = make_learner(config), Messages(folder / "log.txt")
         self.seconds, self.tracked = 0.0, list[float]()
-        now = lambda: (self.seconds, 1, 0)  # noqa: E731
+        now = lambda: (self.seconds, 2, 0)  # noqa: E731
         track = lambda row: self.tracked.append(row.elapsed_seconds)  # noqa: E731
         self.metrics = Metrics(config, RunFolder(folder), self.learner, now, track, self.messages)
 
@@ -161,6 +161,7 @@ def test_a_row_is_of_accepted_gradients_and_of_each_episode_once(cartpole: RunCo
     row = run.metrics.progress()
     assert (row.policy_lag_counts, row.statistics) == ({0: 1}, {"entropy": 0.5})
     assert (row.interval_episodes, row.interval_mean_return) == (2, 4.0)
+    assert row.agent_steps_in_flight == 2 * cartpole.actor.agent_steps_in_flight
 
 
 def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig, tmp_path: Path) -> None:

@@ -299,6 +299,8 @@ def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(
     kept.write_text('{"created": "earlier"}')
     with pytest.raises(ConfigurationError, match="holds another run"):
         check_storage(url, resumed)
+    resumed.manifest.write_text('{"cre')
+    check_storage(url, resumed)
     kept.unlink()
     release()
     made = count(1)

@@ -365,6 +365,9 @@ def test_a_verdict_comes_early_where_the_mean_is_far_from_the_target() -> None:
     assert predicted_verdict(np.full(40, 21.0), 100, 18.0, None) is None
     assert predicted_verdict(np.full(40, float("nan")), 100, 18.0, -20.5) is None
     assert predicted_verdict(np.full(100, 21.0), 100, 18.0, -20.5) is None, "there is nothing to predict"
+    # Of 20 games of 100, with a mean of 18: the bound is 1.28 · √(80 / (100 · 20)) · √(20 / 19) = 0.2627 above it.
+    for target, verdict in ((18.262, None), (18.263, False)):
+        assert predicted_verdict(np.tile([17.0, 19.0], 10), 100, target, -20.5) is verdict
 
 
 def recent(*reports: tuple[int, float, int, int]) -> float | None:

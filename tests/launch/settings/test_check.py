@@ -269,6 +269,7 @@ def test_what_a_resume_changes_is_said_with_the_rate_of_its_place(tmp_path: Path
     [
         ("cartpole", "CartPole-v1", None, "cartpole"),
         ("vectors", "my_module:Picking-v0", None, "Picking-v0"),
+        ("pong", "ALE/Seaquest-v5", None, "Seaquest-v5"),
         ("vectors", "my_module:Picking-v0", "night.2", "night.2"),
         # The name of another run.
         ("Picking-v0-20261122-015812", "Picking-v0", None, "Picking-v0-20261122-015812"),
