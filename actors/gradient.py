@@ -14,7 +14,7 @@ from actors.policy import Acted, Policy, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
 from shared.losses import standardised_by_recent
-from shared.methods.method import MethodLoss, RolloutTensors, Samples
+from shared.methods.method import MethodLoss, RolloutTensors, Samples, TargetInputs
 from shared.moments import AdvantageMoments
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
@@ -169,7 +169,7 @@ class Minibatches(Gradients):
         minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
         states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
         drawn_from = [minibatch, *signature[:2], a_float, a_float, a_float, a_float, *states]
-        self._targets = Graph(self._targets_graph, [_MOMENTS, _COUNTED, a_float, *signature], compiled=policy.compiled)
+        self._targets = Graph(self._targets_graph, [_MOMENTS, a_float, a_float, *signature], compiled=policy.compiled)
         self._gradient = Graph(self._gradient_graph, drawn_from, compiled=policy.compiled)
 
     def _reset(self, seed: int) -> None:
@@ -196,7 +196,7 @@ class Minibatches(Gradients):
 
     def begin(self, rollout: Rollout) -> None:
         moments = np.array(self.recent_advantages, np.float64)
-        results = self._targets(moments, np.bool_(False), self._values, *rollout_arrays(rollout))
+        results = self._targets(moments, self._values, self._log_probs, *rollout_arrays(rollout))
         self._returns, self._advantages, own = results
         self._moments = AdvantageMoments(*own.numpy().tolist()) if self._standardises else None
         self._rollout, self._reported = rollout, 0
@@ -243,17 +243,22 @@ class Minibatches(Gradients):
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
         return random.permutation(self._drawable).astype(np.int32)
 
-    def _targets_graph(
-        self, moments: tf.Tensor, counted: tf.Tensor, values: tf.Tensor, *rollout: tf.Tensor
+    def _targets_graph(self, moments: tf.Tensor, *acted: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """`acted`: values and log-probabilities of acting, and the rollout."""
+        # Eager graphs pass arrays here, too.
+        values, log_probs, *rollout = map(tf.convert_to_tensor, acted)
+        networks = self._policy.network, self._target_network
+        inputs = TargetInputs(*networks, rollout_tensors(rollout), values, log_probs, log_probs)
+        return self._standardised_targets(inputs, moments)
+
+    def _standardised_targets(
+        self, inputs: TargetInputs, moments: tf.Tensor, counted: bool | tf.Tensor = False
     ) -> tuple[tf.Tensor, ...]:
         """Returns and advantages float32 [T, B], and the advantages' own moments float64 [3]."""
-        # Eager graphs pass arrays here, too.
-        tensors, moments = rollout_tensors(rollout), tf.convert_to_tensor(moments)
-        returns, advantages = self._policy.method.targets(
-            self._policy.network, self._target_network, tensors, tf.convert_to_tensor(values)
-        )
+        returns, advantages = self._policy.method.targets(inputs)
+        moments = tf.convert_to_tensor(moments)
         if self._standardises:
-            advantages, moments = standardised_by_recent(advantages, tensors.mask, moments, counted)
+            advantages, moments = standardised_by_recent(advantages, inputs.rollout.mask, moments, counted)
         return returns, advantages, moments
 
     def _gradient_graph(self, indices: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -317,9 +322,9 @@ class WholeRollouts(Minibatches):
         tensors, network, method = rollout_tensors(rollout), self._policy.network, self._policy.method
         with tf.GradientTape() as tape:
             output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
-            values = tf.stop_gradient(method.value(output))
-            returns, advantages, moments = self._targets_graph(moments, counted, values, *rollout)
             log_probs = tf.convert_to_tensor(log_probs)
+            inputs = method.target_inputs(network, self._target_network, tensors, output, log_probs)
+            returns, advantages, moments = self._standardised_targets(inputs, moments, counted)
             loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, returns, advantages, log_probs))
         return *self._differentiated(tape, loss), moments
 

@@ -68,7 +68,7 @@ DEFAULT_PRESET = "pong"
 _NEAREST = {
     "ppo": "pong is asynchronous PPO on Pong, atari on any game, vectors on any other task",
     "appo": "pong and atari are asynchronous PPO",
-    "impala": "impala-shallow has IMPALA's settings; V-trace has nothing to correct, since actors compute gradients",
+    "impala": "impala-shallow has IMPALA's settings, whose gradients have no lag; docs/examples/v_trace.py is V-trace",
     "dqn": "nstep-q and onestep-q are Q-learning without a replay memory",
     "pqn": "pong-q is PQN with several actors",
     "sarsa": "onestep-sarsa is the paper's",

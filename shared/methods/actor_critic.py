@@ -15,8 +15,8 @@ from shared.distributions import (
 )
 from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
 from shared.losses import actor_critic_loss, standardised
-from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
-from shared.networks import Head, Network, NetworkOutput
+from shared.methods.method import Method, MethodLoss, Samples, TargetInputs, Targets, dead_units, explained_variance
+from shared.networks import Head, NetworkOutput
 from shared.schedules import linear_anneal
 from shared.types import ActionSpec, Float32Array
 
@@ -94,16 +94,10 @@ class ActorCritic(Method):
         mean, log_std = self._gaussian(output)
         return gaussian_entropy(tf.broadcast_to(log_std, tf.shape(mean)))
 
-    def targets(
-        self,
-        network: Network,
-        target_network: Network | None,  # noqa: ARG002
-        rollout: RolloutTensors,
-        values: tf.Tensor,
-    ) -> Targets:
-        bootstrap_value = self.value(network(rollout.observations[-1], rollout.last_state))
-        returns = self._lambda_returns(rollout, values, tf.stop_gradient(bootstrap_value))
-        advantages = returns - values
+    def targets(self, inputs: TargetInputs) -> Targets:
+        rollout = inputs.rollout
+        returns = self._lambda_returns(rollout, inputs.values, self.bootstrap_value(inputs))
+        advantages = returns - inputs.values
         # A rollout of one of many actors is too small to be standardised by itself: see `standardised_by_recent`.
         if self.config.method.standardise_advantages and not self.config.actor.fresh_gradients:
             advantages = standardised(advantages, rollout.mask)
@@ -122,7 +116,7 @@ class ActorCritic(Method):
             value_cost=settings.value_cost,
             entropy_cost=self._entropy_cost,
             reduction=settings.reduction,
-            behaviour_log_probs=samples.log_probs,
+            behaviour_log_probs=samples.behaviour_log_probs,
             clip_ratio=settings.clip_ratio,
         )
         statistics = {

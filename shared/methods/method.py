@@ -17,6 +17,23 @@ RolloutTensors = Rollout
 """A rollout inside a graph: tensors of the same shapes."""
 
 
+class TargetInputs(NamedTuple):
+    """A rollout and the outputs of networks for it, from which `Method.targets` computes.
+
+    `values` and `log_probs` float32 [T, B] are those of the weights of `network`: V(s), and log π(a | s) of the actions
+    taken. `behaviour_log_probs` are log π(a | s) of the weights that acted, and equal `log_probs` if these are the same
+    weights. Without a density of π both are zeros. No gradient flows through them. `target_network` is None if the run
+    has none, see `MethodConfig.uses_target_network`.
+    """
+
+    network: Network
+    target_network: Network | None
+    rollout: RolloutTensors
+    values: tf.Tensor
+    log_probs: tf.Tensor
+    behaviour_log_probs: tf.Tensor
+
+
 class Targets(NamedTuple):
     """Targets of a rollout, float32 [T, B] each. No gradient flows through them.
 
@@ -31,14 +48,14 @@ class Targets(NamedTuple):
 class Samples(NamedTuple):
     """Agent steps of a loss: [T, B] of a rollout, or [N] or, with a memory, [T, N] of a minibatch.
 
-    `log_probs` are log π(a | s) of the behaviour policy; None if the weights have not changed since acting.
+    `behaviour_log_probs` are log π(a | s) of the weights that acted; None if the weights have not changed since acting.
     """
 
     actions: tf.Tensor
     mask: tf.Tensor
     returns: tf.Tensor
     advantages: tf.Tensor
-    log_probs: tf.Tensor | None = None
+    behaviour_log_probs: tf.Tensor | None = None
 
 
 class MethodLoss(NamedTuple):
@@ -103,14 +120,34 @@ class Method(ABC):
         return None
 
     @abstractmethod
-    def targets(
-        self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
-    ) -> Targets:
-        """Graph code: the targets of a rollout, at the weights of `network`.
+    def targets(self, inputs: TargetInputs) -> Targets:
+        """Graph code: the targets of a rollout, at the weights of `inputs.network`.
 
-        `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]:
-        the network's, at times 0 … T-1.
+        These are the weights that acted, or, for the gradients of whole rollouts with `actor.fresh_gradients`, those of
+        each gradient.
         """
+
+    def target_inputs(
+        self,
+        network: Network,
+        target_network: Network | None,
+        rollout: RolloutTensors,
+        output: NetworkOutput,
+        behaviour_log_probs: tf.Tensor | None = None,
+    ) -> TargetInputs:
+        """Graph code: the argument of `targets`. Without `behaviour_log_probs` the weights of `network` acted.
+
+        `output`: the result of `network.unroll` at times 0 … T-1.
+        """
+        values, log_probs = tf.stop_gradient(self.value(output)), self.log_prob(output, rollout.actions)
+        log_probs = tf.zeros_like(values) if log_probs is None else tf.stop_gradient(log_probs)
+        behaviour = log_probs if behaviour_log_probs is None else behaviour_log_probs
+        return TargetInputs(network, target_network, rollout, values, log_probs, behaviour)
+
+    def bootstrap_value(self, inputs: TargetInputs) -> tf.Tensor:
+        """Graph code: the value of the last observation, float32 [B], without a gradient."""
+        last = inputs.rollout.observations[-1], inputs.rollout.last_state
+        return tf.stop_gradient(self.value(inputs.network(*last)))
 
     def _lambda_returns(self, rollout: RolloutTensors, values: tf.Tensor, bootstrap_value: tf.Tensor) -> tf.Tensor:
         tensors = rollout.rewards, rollout.discounts, values, bootstrap_value, rollout.mask
@@ -128,7 +165,7 @@ class Method(ABC):
 
         `output`: the result of `network.unroll` at times 0 … T-1.
         """
-        targets = self.targets(network, target_network, rollout, tf.stop_gradient(self.value(output)))
+        targets = self.targets(self.target_inputs(network, target_network, rollout, output))
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
 

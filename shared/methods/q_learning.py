@@ -6,7 +6,16 @@ import tensorflow as tf
 from shared.distributions import allowed
 from shared.exploration import EpsilonGreedy, RandomStream
 from shared.losses import action_value_loss, chosen, masked_mean
-from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, Targets, dead_units, explained_variance
+from shared.methods.method import (
+    Method,
+    MethodLoss,
+    RolloutTensors,
+    Samples,
+    TargetInputs,
+    Targets,
+    dead_units,
+    explained_variance,
+)
 from shared.networks import Head, Network, NetworkOutput
 
 
@@ -43,14 +52,12 @@ class QLearning(Method):
         values = output.heads["action_values"]
         return values if self.config.environment.action_mask is None else tf.where(allowed(values), values, np.nan)
 
-    def targets(
-        self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
-    ) -> Targets:
-        if target_network is None:
-            bootstrap_values = self._acting_values(network, rollout, values)
+    def targets(self, inputs: TargetInputs) -> Targets:
+        if inputs.target_network is None:
+            bootstrap_values = self._acting_values(inputs)
         else:
-            bootstrap_values = self._target_values(target_network, rollout)
-        returns = self._lambda_returns(rollout, bootstrap_values[:-1], bootstrap_values[-1])
+            bootstrap_values = self._target_values(inputs.target_network, inputs.rollout)
+        returns = self._lambda_returns(inputs.rollout, bootstrap_values[:-1], bootstrap_values[-1])
         return Targets(returns, tf.zeros_like(returns))
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
@@ -68,10 +75,9 @@ class QLearning(Method):
         }
         return MethodLoss(loss.total, statistics)
 
-    def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:
-        """Bootstrap values at each time, float32 [T + 1, B], by the weights that acted."""
-        last = self.value(network(rollout.observations[-1], rollout.last_state))
-        return tf.stop_gradient(tf.concat([values, last[None]], axis=0))
+    def _acting_values(self, inputs: TargetInputs) -> tf.Tensor:
+        """Bootstrap values at each time, float32 [T + 1, B], by the weights of `inputs.network`."""
+        return tf.concat([inputs.values, self.bootstrap_value(inputs)[None]], axis=0)
 
     def _target_values(self, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
         """Bootstrap values by the target network; zeros at times where no target bootstraps."""
@@ -103,9 +109,9 @@ class Sarsa(QLearning):
 
     needs_next_actions = True
 
-    def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:  # noqa: ARG002
+    def _acting_values(self, inputs: TargetInputs) -> tf.Tensor:
         # Acting gives values of the best actions, not of the actions taken.
-        return self._target_values(network, rollout)
+        return self._target_values(inputs.network, inputs.rollout)
 
     def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
         actions = tf.concat([rollout.actions, rollout.next_actions[None]], axis=0)

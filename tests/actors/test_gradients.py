@@ -15,9 +15,24 @@ from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.actor_critic import ActorCritic
+from shared.methods.method import MethodLoss, Samples, TargetInputs, Targets
 from shared.moments import AdvantageMoments, with_newer
+from shared.networks import NetworkOutput
 from shared.registry import MethodEntry
 from shared.types import GradientReport, Heartbeat, WeightSnapshot
+
+
+class LogProbs(ActorCritic):
+    """A user's method, whose statistics are the mean log-probabilities at its weights, and at those that acted."""
+
+    def targets(self, inputs: TargetInputs) -> Targets:
+        return Targets(inputs.log_probs, inputs.behaviour_log_probs)
+
+    def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
+        own = self.log_prob(output, samples.actions)
+        means = {"now": samples.returns, "acting": samples.advantages, "own": own}
+        statistics = {name: losses.masked_mean(x, samples.mask) for name, x in means.items()}
+        return MethodLoss(statistics["own"], statistics)
 
 
 class NextActions(ActorCritic):
@@ -28,7 +43,8 @@ class NextActions(ActorCritic):
 
 @pytest.fixture(autouse=True)
 def with_next_actions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.METHODS, "next_actions", MethodEntry(__name__, "NextActions", continuous_actions=True))
+    for name, method in (("next_actions", "NextActions"), ("log_probs", "LogProbs")):
+        monkeypatch.setitem(registry.METHODS, name, MethodEntry(__name__, method, continuous_actions=True))
 
 
 def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
@@ -288,6 +304,29 @@ def test_the_returns_are_at_the_weights_of_the_gradient(config: RunConfig, monke
             plain.assign_target(old)
         plain.begin(rollout)
         assert found.statistics["value_loss"] == pytest.approx(plain.next().statistics["value_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, PENDULUM], ids=["discrete", "continuous"])
+@pytest.mark.usefixtures("none_ahead")
+def test_targets_have_the_log_probabilities_of_acting_and_of_now(config: RunConfig) -> None:
+    config = replace(config, method=MethodConfig(name="log_probs"))
+    old, new = snapshots(config)
+    whole = replace(config, actor=replace(config.actor, epochs=2, minibatches=1, fresh_gradients=True))
+    actor = make_actor(whole)
+    at_new, at_old = (reported(actor, snapshot, whole).statistics for snapshot in (new, old))
+    assert at_new["now"] == pytest.approx(at_new["own"], rel=1e-5)
+    assert at_old["now"] == pytest.approx(at_old["own"], rel=1e-5)
+    # The first call acted with `new`.
+    assert at_new["acting"] == at_old["acting"] == pytest.approx(at_new["now"], rel=1e-4)
+    assert at_old["now"] != pytest.approx(at_old["acting"], rel=1e-4)
+    # Targets of one gradient a rollout, and of minibatches, are at the weights that acted.
+    for actor_config in (
+        replace(config.actor, epochs=1, minibatches=1),
+        replace(config.actor, epochs=2, minibatches=1),
+    ):
+        other = replace(config, actor=replace(actor_config, fresh_gradients=False))
+        found = reported(make_actor(other), new, other).statistics
+        assert found["now"] == found["acting"] == pytest.approx(found["own"], rel=1e-4)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])

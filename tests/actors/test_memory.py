@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import targets_of
 from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
 
 from actors.environments import environment_spec
@@ -66,7 +67,7 @@ def test_a_truncated_episode_is_bootstrapped_with_its_memory(
     arrays = rollout_tensors(rollout_arrays(rollout))
     output = policy.network.unroll(arrays.observations[:-1], arrays.first_state, arrays.mask)
     values = policy.method.value(output)
-    returns = policy.method.targets(policy.network, None, arrays, values).returns.numpy()
+    returns = targets_of(policy.method, policy.network, None, arrays, values).returns.numpy()
     end = 7
     assert (rollout.mask[end] == 0).all()
     np.testing.assert_allclose(returns[end - 1], 1.0 + 0.99 * values.numpy()[end], rtol=1e-5)
@@ -95,7 +96,7 @@ def test_a_target_network_has_a_memory_of_its_own(cartpole: RunConfig, monkeypat
         state = target.greedy(observations, state).state
     arrays = rollout_tensors(rollout_arrays(rollout))
     zeros = tf.zeros_like(arrays.rewards)
-    returns = policy.method.targets(policy.network, target.network, arrays, zeros).returns
+    returns = targets_of(policy.method, policy.network, target.network, arrays, zeros).returns
     last = target.values(rollout.observations[-1], state)
     expected = rollout.rewards[-1] + rollout.discounts[-1] * last
     np.testing.assert_allclose(returns[-1], expected, rtol=1e-4, atol=1e-5)

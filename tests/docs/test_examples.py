@@ -46,6 +46,7 @@ from shared.registry import (
     NetworkEntry,
     class_of,
 )
+from shared.returns import lambda_returns
 from shared.types import Rollout
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -121,6 +122,43 @@ def test_a_method_of_the_users_own_trains_and_is_evaluated(example: Callable, tm
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["method"]["name"], config["environment"]["imports"]) == ("sign", ["own_method"])
     assert run("evaluate run --episodes 2") == 0
+
+
+def written_out_v_trace(data: dict[str, np.ndarray], largest_rho: float, largest_c: float) -> list[np.ndarray]:
+    """Equation 1 of the paper as a sum for each step, float64, up to the next masked step."""
+    rewards, discounts, ratios, mask = (data[name] for name in ("rewards", "discounts", "ratios", "mask"))
+    values = np.concatenate([data["values"], data["bootstrap_value"][None]])
+    rhos, cs, steps = np.minimum(largest_rho, ratios), np.minimum(largest_c, ratios), len(rewards)
+    targets = values.copy()
+    for s, b in np.ndindex(rewards.shape):
+        for t in range(s, s + int(np.argmin([*mask[s:, b], 0]))):
+            error = rhos[t, b] * (rewards[t, b] + discounts[t, b] * values[t + 1, b] - values[t, b])
+            targets[s, b] += np.prod(discounts[s:t, b] * cs[s:t, b]) * error
+    advantages = rhos * (rewards + discounts * targets[1:] - values[:-1])
+    return [targets[:steps], advantages * mask]
+
+
+def test_v_trace_is_its_written_out_sum_and_trains(example: Callable, tmp_path: Path) -> None:
+    v_trace = page("v_trace").v_trace
+    METHODS.pop("v_trace")
+    random, shape = np.random.default_rng(0), (6, 40)
+    floats = {name: random.normal(size=shape) for name in ("rewards", "values")}
+    floats |= {"bootstrap_value": random.normal(size=shape[1]), "ratios": np.exp(random.normal(size=shape))}
+    floats |= {"discounts": 0.9 * (random.random(shape) < 0.8), "mask": 1.0 * (random.random(shape) < 0.8)}
+    tensors = {name: tf.constant(value, tf.float32) for name, value in floats.items()}
+    for bounds in ((1.0, 1.0), (2.0, 0.5)):
+        targets, advantages = v_trace(**tensors, largest_rho=bounds[0], largest_c=bounds[1])
+        expected = written_out_v_trace(floats, *bounds)
+        np.testing.assert_allclose(targets, expected[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(advantages * tensors["mask"], expected[1], rtol=1e-4, atol=1e-5)
+    del tensors["ratios"]
+    at_acting, _ = v_trace(**tensors, ratios=tf.ones(shape))
+    np.testing.assert_allclose(at_acting, lambda_returns(**tensors, return_lambda=1.0), rtol=1e-4, atol=1e-5)
+    example("v_trace")
+    command = re.search(r"`tributary (train .*)`", (EXAMPLES / "v_trace.py").read_text())
+    assert command is not None
+    assert main([*command[1].split(), *SMALL.split()]) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] > 0
 
 
 @pytest.mark.parametrize("memory", ["none", pytest.param("lstm", marks=pytest.mark.slow)])

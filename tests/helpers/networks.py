@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.methods.method import Method, MethodLoss, RolloutTensors
+from shared.methods.method import Method, MethodLoss, RolloutTensors, TargetInputs, Targets
 from shared.networks import Head, Network, NetworkOutput
 from shared.networks.composed import MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
@@ -89,6 +89,14 @@ class Scripted:
         rows = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
         heads = {self._head: rows[:, :-1], "value": rows[:, -1:]} if self._value else {self._head: rows}
         return NetworkOutput(heads, tf.ones((observations.shape[0], 2)), {})
+
+
+def targets_of(
+    method: Method, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
+) -> Targets:
+    """The targets with these values, at the weights that acted."""
+    zeros = tf.zeros_like(values)
+    return method.targets(TargetInputs(network, target_network, rollout, values, zeros, zeros))
 
 
 def loss_of(method: Method, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Scripted, loss_of
+from networks import Scripted, loss_of, targets_of
 from rollouts import make_policy
 from sessions import train_inline
 
@@ -109,7 +109,7 @@ def test_targets_without_a_target_network_are_pqns(seed: int, steps: int, return
     )
     method = made("q_learning", RunConfig(), target_network=False, return_lambda=return_lambda)
     network = Scripted(table)
-    targets = method.targets(network, None, tensors, tf.constant(values))
+    targets = targets_of(method, network, None, tensors, tf.constant(values))
     last = np.full((1, 3), table[-1].max())
     expected = pqn_returns(rewards, ended, np.concatenate([values, last]), 0.9, return_lambda)
     np.testing.assert_allclose(targets.returns, expected, rtol=1e-5, atol=1e-5)
@@ -126,7 +126,7 @@ def test_taken_actions_have_a_gradient_and_targets_none(name: str, target_networ
         total = loss_of(method, online, target, rollout()).total
     by_online, *by_target = tape.gradient(total, [online.table, *([target.table] if target else [])])
     assert all(gradient is None for gradient in by_target)
-    returns = method.targets(Scripted(ONLINE), target, rollout(), tf.constant([[2.0], [4.0], [9.0]])).returns
+    returns = targets_of(method, Scripted(ONLINE), target, rollout(), tf.constant([[2.0], [4.0], [9.0]])).returns
     expected = np.zeros((4, 2), np.float32)
     for t, action in enumerate((0, 1, 0)):
         expected[t, action] = 2 / 3 * (ONLINE[t, action] - returns[t, 0])
