@@ -27,10 +27,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("RUN", "write the network as a Keras model and a SavedModel", "results.export:export"),
     "bench throughput": (
         "",
-        "agent steps per second, the bound, a prediction for more cores",
+        "agent steps per second, and where the time goes",
         "bench.throughput:throughput",
     ),
-    "bench scaling": ("", "throughput against the number of actors, and what limits it", "bench.scaling:scaling"),
+    "bench scaling": ("", "throughput against the number of actors, measured or rehearsed", "bench.scaling:scaling"),
     "doctor": ("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
     "config": ("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
     "presets": ("", "list the presets", "commands.presets:presets"),

@@ -1,1 +1,1 @@
-"""`tributary bench`: the throughput of this machine, its bound, and the limit of one learner."""
+"""`tributary bench`: the throughput of this machine, and of more actors, measured or rehearsed."""

@@ -256,11 +256,12 @@ LearnerProcess(LearnerStart(CONFIG, None, None, None, True, 0.0)).run()
     "export": "from launch.cli import main; main(['export', f'zoo:{PRESET}'])",
     "evaluate": "from launch.cli import main; main(['evaluate', f'zoo:{PRESET}'])",
     "load": "from tributary_rl import load; load(f'zoo:{PRESET}')",
-    "bound": """
-from contextlib import suppress
-from launch.bench.alone import measure_alone
-# The process that computes has ended.
-with suppress(Exception): measure_alone(None, None, None)
+    "rehearsal": """
+import pickle
+from pathlib import Path
+from launch.bench.rehearsal import main
+Path("call").write_bytes(pickle.dumps(("record", CONFIG, None, 0, 1, None)))
+main(Path("call"))
 """,
     "a command whose module of the user imports TensorFlow": """
 from launch.output import exit_code
@@ -284,7 +285,7 @@ def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
     (working_folder / "tensorflow.py").write_text(ends)
     gpus = "0" if kind in _OF_THE_USER else "-1"
     # These do not know the network, or leave it to others which one it is; the others compute an mlp.
-    kernels = "1" if kind in ("bound", *_OF_THE_USER) else "0"
+    kernels = "1" if kind in _OF_THE_USER else "0"
     start = "from launch.presets import PRESETS; PRESET = 'cartpole'; CONFIG = PRESETS[PRESET].config\n"
     variables = {"HOME": str(working_folder), "CUDA_VISIBLE_DEVICES": "0"}
     run_python(start + _COMPUTES[kind], environment=fakes | variables)

@@ -3,9 +3,10 @@
 usage: compare.py PEER_PYTHON [REPEATS] [SECONDS] [JSON]
 
 PEER_PYTHON is the interpreter of an environment with `torch`, `stable-baselines3`, `ale-py` and
-`opencv-python-headless`. All play Pong with the A3C network. Ours are `tributary bench throughput`, learning included;
-a peer prints its own window after its warm-up. The preset is compared with PPO, which differentiates a rollout as
-often, and one gradient per rollout with A2C. Ratios are taken within a round, and their median is over rounds.
+`opencv-python-headless`. All play Pong with the A3C network. Ours are measured by docs/studies/bound.py, learning
+included; a peer prints its own window after its warm-up. The preset is compared with PPO, which differentiates a
+rollout as often, and one gradient per rollout with A2C. Ratios are taken within a round, and their median is over
+rounds.
 """
 
 import json
@@ -44,7 +45,7 @@ RATIOS = [
 def ours(options: str, seconds: str) -> tuple[float, float]:
     """Agent steps per second, and the fraction of the bound."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = f"-m launch.cli bench throughput --seconds {seconds} --json {file.name} {options}"
+        command = f"{Path(__file__).parents[1] / 'bound.py'} --seconds {seconds} --json {file.name} {options}"
         subprocess.run([sys.executable, *command.split()], capture_output=True, check=True)
         result = json.loads(Path(file.name).read_text())
     return result["agent_steps_per_second"], result["fraction_of_bound"]

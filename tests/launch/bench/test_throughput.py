@@ -1,6 +1,6 @@
-"""bench throughput and bench scaling: the steady state, the bound, a busy machine, points, and predictions."""
+"""bench throughput and bench scaling: the steady state, the bound, a busy machine, and points."""
 
-import functools
+import importlib.util
 import json
 import os
 import signal
@@ -8,26 +8,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from actors.environments import environment_spec
-from launch.bench.alone import emulators_work, has_bound, learner_work, make_works, measure_alone
 from launch.bench.scaling import summarise, verdict
-from launch.bench.throughput import (
-    agent_steps_per_gradient,
-    bound_figures,
-    predict,
-    saturation_actors,
-    steady_state,
-)
+from launch.bench.throughput import steady_state
 from launch.cli import main
-from launch.machine import ACTOR_BYTES, LEARNER_BYTES, PRETENDED_GPUS, ThreadBudget, usable_cores
+from launch.machine import PRETENDED_GPUS
 from launch.presets import PRESETS
-from launch.settings.resolve import divided_among
-from shared.config import ActorConfig, LearnerConfig, RunConfig
+from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
@@ -86,34 +79,27 @@ def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
             steady_state(CONFIG, too_little, seconds=9.0)
 
 
-def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
-    repeats = {"environment": [250e-6, 250e-6, 900e-6], "acting": [40e-6, 40e-6, 900e-6], "learner": [1.0]}
-    found = bound_figures(repeats | {"gradient": [110e-6, 110e-6, 10e-6]}, 2, 2_000.0)
+@pytest.fixture(scope="module")
+def bound() -> ModuleType:
+    file = ROOT / "docs" / "studies" / "bound.py"
+    spec = importlib.util.spec_from_file_location("bound", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_bound_is_cores_over_the_sum_of_medians(bound: ModuleType) -> None:
+    repeats = {"environment": [250e-6, 250e-6, 900e-6], "acting": [40e-6, 40e-6, 900e-6]}
+    found = bound.bound_figures(repeats | {"gradient": [110e-6, 110e-6, 10e-6]}, 2, 2_000.0)
     assert found["bound_agent_steps_per_second"] == pytest.approx(5_000.0)
     assert found["fraction_of_bound"] == pytest.approx(0.4)
     assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
-    assert bound_figures({"learner": [1.0]}, 2, 2_000.0) == {}
 
 
-def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
+def test_the_gradient_of_an_agent_step_is_that_of_all_epochs(bound: ModuleType) -> None:
     config = replace(CONFIG, actor=ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3))
-    gradient = make_works(config, environment_spec(config.environment))["gradient"]
+    gradient = bound.make_works(config, environment_spec(config.environment))["gradient"]
     assert (gradient.units, len(gradient.call())) == (2, 4)
-
-
-def test_each_call_of_the_learner_is_a_gradient_of_an_update() -> None:
-    config = PRESETS["cartpole"].config
-    spec = environment_spec(config.environment)
-    work, parameters = learner_work(config, spec)
-    learner_calls = [work.call() for _ in range(config.learner.gradients_per_update * 3)]
-    assert learner_calls[-1] == 3
-    assert parameters > 1_000
-
-
-def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.CaptureFixture) -> None:
-    with pytest.raises(ConfigurationError, match="could not be measured alone: their process died"):
-        measure_alone(PRESETS["pong"].config, None, ThreadBudget(1, 1))  # type: ignore[arg-type]
-    assert "AttributeError" in capfd.readouterr().err
 
 
 def test_an_interrupt_ends_the_measurement_at_once() -> None:
@@ -121,42 +107,29 @@ def test_an_interrupt_ends_the_measurement_at_once() -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, cwd=ROOT
     ) as bench:
-        assert "alone" in bench.stdout.readline()
+        assert "actors and the learner" in bench.stdout.readline()
         # As a terminal does: to all processes of the group.
         os.killpg(bench.pid, signal.SIGINT)
         assert bench.wait(60) == 130
         assert bench.stderr.read() == ""
 
 
-def test_a_task_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    spec = environment_spec(PRESETS["cartpole"].config.environment)
+def test_the_figures_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.bench.throughput.WARM_UP_SECONDS", 0.5)
-    monkeypatch.setattr("launch.bench.throughput.STEADY_RATIO", 1e9)
-    monkeypatch.setattr("launch.bench.throughput.load_average", lambda: 0.0)
-    # It is measured before the system, and after it again.
-    alone = functools.cache(lambda: measure_alone(PRESETS["cartpole"].config, spec, ThreadBudget(1, 1)))
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: alone())
     file = tmp_path / "throughput.json"
     assert main(f"bench throughput cartpole --executor inline --actors 1 --seconds 2 --json {file}".split()) == 0
     found = json.loads(file.read_text())
     assert found["agent_steps_per_second"] > 0
     assert found["frames_per_second"] == found["agent_steps_per_second"]
     assert found["settings"]["actors"] == 1
-    assert not [name for name in found if "bound" in name]
-    out = capsys.readouterr().out
-    assert "no bound" in out
-    assert "agent steps/s" in out
-    assert (found["learner_seconds_per_gradient"] > 0, found["parameters"] > 1_000) == (True, True)
-    assert [row["cores"] for row in found["curve"]] == sorted({1, 2, 4, 8, 16, 32, 64, 128, usable_cores()})
-    assert f"full at {found['saturation_actors']:,} actors" in " ".join(out.split())
+    assert "agent steps/s" in capsys.readouterr().out
 
 
-def test_a_busy_machine_predicts_nothing(
+def test_a_busy_machine_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     made = rows(1_000)
     monkeypatch.setattr("launch.bench.throughput.train_for", lambda *_: made)
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: ({"learner": [1e-3]}, 9))
     file = tmp_path / "throughput.json"
     for load, factor, reasons in ((0.0, 1, 0), (1_000.0, 1, 1), (1_000.0, 3, 2)):
         made[-1] = row(16.0, 9_000 + 2_000 * factor, 99)
@@ -164,39 +137,21 @@ def test_a_busy_machine_predicts_nothing(
         assert main(f"bench throughput cartpole --json {file}".split()) == 0
         found, out = json.loads(file.read_text()), " ".join(capsys.readouterr().out.split())
         assert len(found["busy"]) == reasons, found["busy"]
-        assert bool(found["curve"]) == bool(found["saturation_actors"]) == (not reasons)
-        assert ("no prediction" in out) == ("busy machine: load average 1000.0 on" in out) == bool(reasons)
+        assert ("busy machine: load average 1000.0 on" in out) == bool(reasons)
 
 
-def test_actors_on_a_gpu_have_the_rate_of_their_emulators_in_place_of_a_bound(
+def test_actors_on_a_gpu_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """Two emulators' repeats of 0.2 ms an agent step: 5,000 a second, of which the system has 1,000."""
     devices, file = [], tmp_path / "throughput.json"
-    alone = {"learner": [1e-3], "emulators": [2e-4]}
     monkeypatch.setenv(PRETENDED_GPUS, "1")
     monkeypatch.setattr(
         "launch.bench.throughput.train_for", lambda config, _: devices.append(config.actor.device) or rows(1_000)
     )
-    monkeypatch.setattr("launch.bench.throughput.measure_alone", lambda *_: (alone, 9))
     monkeypatch.setattr("launch.bench.throughput.load_average", lambda: 0.0)
     assert main(f"bench throughput pong --actor.device auto --json {file}".split()) == 0
-    found, out = json.loads(file.read_text()), " ".join(capsys.readouterr().out.split())
     assert devices == ["gpu"]
-    assert found["emulators_agent_steps_per_second"] == pytest.approx(5_000.0)
-    assert (found["curve"], found["saturation_actors"]) == ([], None)
-    assert not [name for name in found if "bound" in name]
-    for words in ("actors on the GPU", "no bound: it is of networks on a CPU", "5,000 the system has 0.200 of it"):
-        assert words in out
-
-
-def test_the_emulators_of_gpu_actors_are_all_stepped() -> None:
-    config = replace(CONFIG, actor=ActorConfig(environments=4, device="gpu"))
-    spec = environment_spec(config.environment)
-    assert not has_bound(config, spec)
-    work = emulators_work(config, spec, ThreadBudget(2, actors=3, emulator_threads=1))
-    work.call()
-    assert work.units == 3 * 4
+    assert "actors on the GPU" in " ".join(capsys.readouterr().out.split())
 
 
 def measured(rate: float, utilisation: float = 0.1, wait: float = 5e-6) -> dict[str, Any]:
@@ -204,6 +159,7 @@ def measured(rate: float, utilisation: float = 0.1, wait: float = 5e-6) -> dict[
     return {
         "agent_steps_per_second": rate,
         "frames_per_second": 4 * rate,
+        "gradients_per_second": rate / 640,
         "updates_per_second": rate / 640,
         "policy_lag_mean": 0.5,
         "policy_lag_p95": 1,
@@ -270,40 +226,3 @@ def test_an_interrupt_before_the_first_measurement_shows_none(
     assert main(f"bench scaling cartpole --actors 1,2 --json {file}".split()) == 130
     assert "interrupted; nothing was measured" in capsys.readouterr().out
     assert not file.exists()
-
-
-# 100 agent steps per gradient (10 x 20, two epochs) for every number of actors.
-OF_100_STEPS = replace(
-    PRESETS["pong"].config,
-    actor=ActorConfig(environments=10, unroll_length=20, epochs=2),
-    learner=LearnerConfig(gradients_per_update=4),
-)
-
-
-def test_actors_share_the_cores_until_the_learner_is_full() -> None:
-    one = predict(OF_100_STEPS, 1e-3, 0.05, 1)
-    assert (one["actors"], one["held_back_by"]) == (1, "actors")
-    assert one["gradients_per_second"] == pytest.approx(1 / (0.1 + 0.05))
-    assert one["agent_steps_per_second"] == pytest.approx(100 / 0.15)
-    assert one["frames_per_second"] == pytest.approx(400 / 0.15)
-    assert one["minutes_to_40m_frames"] == pytest.approx(40e6 / (400 / 0.15) / 60)
-    assert one["memory_gib"] == pytest.approx((ACTOR_BYTES + LEARNER_BYTES) / 2**30)
-    assert one["learner_utilisation"] == pytest.approx(1 / 3)
-    four = predict(OF_100_STEPS, 1e-3, 0.05, 4)
-    assert (four["actors"], four["gradients_per_second"]) == (3, pytest.approx(1 / 0.05))
-    many = predict(OF_100_STEPS, 1e-3, 0.05, 64)
-    assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(1 / 0.05), "learner")
-    assert many["learner_utilisation"] == pytest.approx(1.0)
-    assert saturation_actors(OF_100_STEPS, 1e-3, 0.0501) == 3
-    assert saturation_actors(OF_100_STEPS, 1e-3, 0.0499) == 4
-
-
-def test_more_actors_send_smaller_gradients() -> None:
-    """The learner of `pong` is full sooner than by the gradients of the actors of this machine."""
-    pong = PRESETS["pong"].config
-    steps = {cores: agent_steps_per_gradient(divided_among(pong, max(1, cores - 1))) for cores in (1, 64)}
-    assert steps[64] < steps[1]
-    found = predict(pong, 1e-3, 1e-6, 64)
-    assert found["gradients_per_second"] * steps[64] == pytest.approx(found["agent_steps_per_second"])
-    full = saturation_actors(pong, 1e-3, 2e-3)
-    assert full == pytest.approx(1 + 1e-3 * agent_steps_per_gradient(divided_among(pong, full)) / 2e-3, abs=1)
