@@ -57,7 +57,7 @@ _DIGITS = 5
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
 # Options with names of files or machines, which do not affect the training.
-_OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--record-arrivals", "--resume")
+_OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--resume")
 
 
 def page() -> str:

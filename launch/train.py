@@ -27,7 +27,6 @@ from launch.run.tensorboard import check_trackers
 from launch.settings.check import (
     check_checkpoint,
     check_network,
-    check_traces,
     on_device,
     resume_lines,
     sections_of_own_classes,
@@ -203,9 +202,6 @@ def _prepare(
     check_trackers(config)
     if config.storage is not None:
         check_storage(config.storage, folder if resume else None)
-    if resume:
-        # A trace of reports is recorded and replayed from the beginning of a run only.
-        config = replace(config, record_arrivals=None, replay_arrivals=None)
     budget: ThreadBudget | None = None
     if config.executor == "inline" or config.address == "local":
         config, device = on_device(config, spec, usable_gpus(), resume=resume)
@@ -213,7 +209,6 @@ def _prepare(
         budget = thread_budget(config)
         if not resume:
             config = divided_among(config, budget.actors)
-    check_traces(config, budget)
     first: FirstWeights | None = None
     if resume:
         spec = folder.with_observation_mean(config, spec)
@@ -252,12 +247,13 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         run.listener(Preparing("importing TensorFlow"))
         # All of it is on one device: networks, gradients and updates.
         prepare_for("actor", config)
-        from launch.loop.inline import InlineExecutor, ReplayExecutor
+        from launch.loop.inline import InlineExecutor
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import make_session
 
-        kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-        executor = partial(kind, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1))
+        executor = partial(
+            InlineExecutor, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1)
+        )
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
         run.listener(Preparing("building networks and environments"))

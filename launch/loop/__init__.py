@@ -1,1 +1,1 @@
-"""The asynchronous loop: dispatch, supervision and event traces, without Ray and without files of a run."""
+"""The asynchronous loop: dispatch and supervision, without Ray and without files of a run."""

@@ -131,7 +131,7 @@ class Coordinator:
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again."""
         if self.began is None:
-            # Not `clock`: a replay drives it by the trace. Actors on other machines have clocks of their own.
+            # Actors on other machines have clocks of their own.
             self.began = time.monotonic() - worked_seconds(report)
         self.messages += 1
         self.pool.on_report(report)
@@ -173,7 +173,7 @@ class Coordinator:
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
     def _with_lost_evaluation(self, changes: Iterable[Change]) -> Iterator[Event]:
-        """The changes, and the loss of the evaluation right after the loss of a worker: a replay has the same order."""
+        """The changes, and the loss of the evaluation right after the loss of a worker."""
         for change in changes:
             yield change
             if isinstance(change, Failed | Drained):

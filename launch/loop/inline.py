@@ -1,27 +1,17 @@
-"""Executors in one process and one thread: `InlineExecutor`, and `ReplayExecutor` for a recorded event trace.
-
-Both are deterministic for a seed. They serve tests, debugging, small tasks and replays. `launch.loop.trace`, which is
-imported before TensorFlow is set up, has no room for the second.
-"""
+"""The executor in one process and one thread: deterministic for a seed. It serves tests, debugging and small tasks."""
 
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Executor, Failed
-from launch.loop.trace import TraceEvent, TraceReader, trace_event
-from launch.loop.worker_pool import TrainingStoppedError
+from launch.loop.executor import Completion, Executor
 from shared.config import RunConfig
 from shared.types import EvaluationShare, WeightSnapshot
-
-# The reasons of failures are not in a trace.
-_LOST = "lost, as in the run that is replayed"
 
 # Durations of an actor's calls with `actor.fresh_gradients`, in units of one gradient over a whole rollout. On one core
 # environment and acting take 300 to 360 µs an agent step of Pong with the A3C network, a gradient 65 to 80.
@@ -65,8 +55,7 @@ class InlineExecutor(Executor):
         self._actors: dict[int, Actor] = {}
         self._first: Actor | None = None
         for _ in range(actors):
-            # Not by a subclass's `add`, whose slots may depend on more.
-            InlineExecutor.add(self)
+            self.add()
         self._calls: deque[_Call] = deque()
         self._now = 0.0
         self._lengths = np.random.default_rng(config.seed)
@@ -88,11 +77,11 @@ class InlineExecutor(Executor):
     def _end_of_call(self, actor_id: int, *, evaluates: bool) -> float:
         """The simulated end of a call that begins now.
 
-        0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
-        Otherwise rollouts played ahead take no time, so that all actors begin with the same weights.
+        0, which is first in, first out, without fresh gradients. With them rollouts played ahead take no time, so that
+        all actors begin with the same weights.
         """
         actor = self._config.actor
-        if not actor.fresh_gradients or self._config.lockstep:
+        if not actor.fresh_gradients:
             return 0.0
         if evaluates or self._actors[actor_id].plays_ahead:
             return self._now
@@ -107,9 +96,6 @@ class InlineExecutor(Executor):
         call = self._calls[index]
         del self._calls[index]
         self._now = call.ends
-        return self._run(call)
-
-    def _run(self, call: _Call) -> Completion:
         actor = self._actors[call.actor_id]
         if call.share is not None:
             return actor.evaluate(call.snapshot, call.target, call.share)
@@ -136,70 +122,3 @@ class InlineExecutor(Executor):
     def close(self) -> None:
         for actor in self._actors.values():
             actor.close()
-
-
-class ReplayExecutor(InlineExecutor):
-    """Completes calls in the order of the trace `replay_arrivals`, until it ends.
-
-    The coordinator reacts to failures and joining actors by its own rules, as it did in the recorded run. Where those
-    rules depend on the cluster or a clock, this executor returns the values that lead to the recorded reaction.
-    """
-
-    # The line before which one pass without a completion was made.
-    _paused_before = 0
-
-    @cached_property
-    def _trace(self) -> TraceReader:
-        assert self._config.replay_arrivals is not None
-        return TraceReader(self._config.replay_arrivals)
-
-    def next_completion(self) -> Completion | None:
-        event, line = self._trace.next, self._trace.line
-        if event is None:
-            # Without calls in flight the coordinator's loop ends too.
-            self._calls.clear()
-            return None
-        if self._paused_before != line:
-            # One pass without a completion before each line: in it the worker pool starts and drains actors.
-            self._paused_before = line
-            return None
-        self._trace.advance()
-        call = next((call for call in self._calls if call.actor_id == event.actor_id), None)
-        if event.kind in ("lost", "lost-with-node") and event.actor_id in self._actors:
-            return Failed(event.actor_id, _LOST, node_lost=event.kind == "lost-with-node")
-        if call is not None:
-            self._calls.remove(call)
-            completion = self._run(call)
-            if trace_event(completion) == event:
-                return completion
-        raise self._misfit(line, event)
-
-    def remove(self, actor_id: int) -> None:
-        super().remove(actor_id)
-        if self._trace.next == TraceEvent("released", actor_id):
-            self._trace.advance()
-
-    def add(self) -> int | None:
-        event, line = self._trace.next, self._trace.line
-        # One at a time: whether an actor joins or replaces another follows from the actors missing at its line.
-        if event is None or event.kind not in ("replacement", "joined") or self._paused_before != line:
-            return None
-        actor_id = super().add()
-        if event.actor_id != actor_id:
-            raise self._misfit(line, event)
-        self._trace.advance()
-        return actor_id
-
-    def free_slots(self) -> int:
-        return self._trace.free_slots
-
-    def draining(self) -> Sequence[int]:
-        # A drained actor gets no further dispatch: its last call is in flight then.
-        left = self._trace.calls_before_drained
-        return [actor_id for actor_id in left if left[actor_id] == self.rollouts_under_way(actor_id) > 0]
-
-    def _misfit(self, line: int, event: TraceEvent) -> TrainingStoppedError:
-        return TrainingStoppedError(
-            f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
-            f"way fits: it is the trace of a run with other settings"
-        )

@@ -217,8 +217,8 @@ def aggregation(config: RunConfig, placement: Placement) -> tuple[Literal["none"
         return "node", f"as requested, sums of {sizes}"
     if at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE:
         return "none", "few actors, all on the learner's machine"
-    if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
-        return "none", "not with a limit on policy lag, --lockstep or --record-arrivals"
+    if config.learner.max_policy_lag is not None:
+        return "none", "not with --learner.max-policy-lag"
     if max(sums) < 2:
         return "none", "no node has several actors"
     return "node", f"{sizes} gradients of a node make one message"

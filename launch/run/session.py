@@ -2,19 +2,16 @@
 
 Each pass of the loop takes one event of the coordinator, which is None when nothing happened for a while, and then:
 
-    record the event in the trace   before anything can fail because of it
     take the event                  metrics, returns, evaluation results, messages about actors
     request an evaluation           if the weights cross the target, or a regular one is due
     call the timers                 a checkpoint, then a row, whose readers find the weights of its moment, then a view
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
 
-import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
-from launch.loop.trace import TraceWriter, trace_event
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
 from launch.run.events import Evaluated, Preparing, Saved, View
@@ -130,11 +126,9 @@ def make_session(
             f"learner: {after.reason}; the run goes on from its checkpoint of update {learner.version}, and plays "
             f"{lost:,} agent steps again"
         )
-        if config.record_arrivals is not None:
-            log(f"warning: {config.record_arrivals} has the trace up to here, and no further")
     # First of all that takes time below: the learner's graphs are built while the actors' processes start.
     executor = make_executor(learner.next_actor_id)
-    clock.coordinator = _new_coordinator(config, learner, executor)
+    clock.coordinator = Coordinator(learner, executor, config.supervision, longest_episode=longest_episode(config))
     tensorboard = TensorBoard(folder, config, log, resumed_at=account.frames if resume else None)
 
     def now() -> tuple[float, int, int]:
@@ -153,18 +147,7 @@ def make_session(
     )
     if config.storage is not None:
         session.copy = RemoteCopy(run.path, config.storage, log)
-    if config.record_arrivals is not None and not resume:
-        session.trace = TraceWriter(Path(config.record_arrivals), executor.actor_ids)
     return session
-
-
-def _new_coordinator(config: RunConfig, learner: Learner, executor: Executor) -> Coordinator:
-    supervision, clock = config.supervision, time.monotonic
-    if config.replay_arrivals is not None:
-        # The trace drives a replay, never the clock: every wait is over at once, the limit on deaths is off.
-        supervision = replace(supervision, max_restarts=sys.maxsize)
-        clock = itertools.count(0.0, 3600.0).__next__
-    return Coordinator(learner, executor, supervision, clock=clock, longest_episode=longest_episode(config))
 
 
 @dataclass
@@ -184,7 +167,6 @@ class TrainingSession:
     metrics: Metrics
     tensorboard: TensorBoard
     copy: RemoteCopy | None = None
-    trace: TraceWriter | None = None
 
     def __post_init__(self) -> None:
         self.log, self.coordinator = self.messages.log, self.clock.coordinator
@@ -254,7 +236,6 @@ class TrainingSession:
         for timer in timers:
             timer.since = self._now()
         for event in self.coordinator.run():
-            self._record(event)
             self._take(event)
             self.evaluations.returns.update(len(self.learner.account.recent_returns), self.executor.actors)
             if self._status == "running":
@@ -262,27 +243,9 @@ class TrainingSession:
             for timer in timers:
                 timer.tick(self._now)
             self._stop_if_due()
-            if self._ends_at_once():
+            # Actors that may still start, which takes a minute on a busy machine, are not waited for.
+            if self._interrupted and not self.coordinator.messages and self.config.executor == "ray":
                 break
-
-        if self.trace is not None:
-            self.trace.close()
-        if self._status == "running" and self.config.replay_arrivals is not None:
-            self._status = "trace_replayed"
-
-    def _record(self, event: Event | None) -> None:
-        if self.trace is None:
-            return
-        line = trace_event(event.report if isinstance(event, Outcome) else event)
-        if line is None:
-            return
-        try:
-            self.trace.add(line)
-        except OSError as error:
-            # A trace with a gap cannot be replayed beyond it.
-            self.trace = None
-            file, problem = self.config.record_arrivals, error.strerror
-            self.log(f"warning: {file} could not be written: {problem}; the trace ends here, training goes on")
 
     def _stop_if_due(self) -> None:
         if self._status == "running":
@@ -296,17 +259,6 @@ class TrainingSession:
                     self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         if self._interrupted and (lost := self.coordinator.give_up_evaluation()) is not None:
             self.evaluations.lose(lost, self._point())
-
-    def _ends_at_once(self) -> bool:
-        """True if the loop ends without the calls under way."""
-        if self._interrupted and not self.coordinator.messages and self.config.executor == "ray":
-            # The actors may still start, which takes a minute on a busy machine.
-            return True
-        if self.config.replay_arrivals is None:
-            return False
-        # The end of a trace can leave no actor to wait for, and an interrupted replay needs none of its next events.
-        no_actor_left = not (self.executor.actor_ids or self.executor.calls_in_flight or self.executor.free_slots())
-        return self._interrupted or no_actor_left
 
     def _take(self, event: Event | None) -> None:
         match event:

@@ -133,9 +133,7 @@ class RecentReturn:
 # The policy of training, whose return is to be confirmed.
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
 
-Status = Literal[
-    "running", "interrupted", "return_reached", "frames_reached", "time_reached", "trace_replayed", "failed"
-]
+Status = Literal["running", "interrupted", "return_reached", "frames_reached", "time_reached", "failed"]
 
 
 class TrainingPoint(NamedTuple):
@@ -213,13 +211,11 @@ def reason_to_stop(config: RunConfig, target: ReturnTarget, frames: int, seconds
 
     When several rules hold, a confirmed target comes before the limits that it made unnecessary.
     """
-    # A replay in one process takes longer than the recorded run.
-    most_seconds = config.stop_after_seconds if config.replay_arrivals is None else None
     if target.confirmed is not None:
         return "return_reached"
     if frames >= config.total_frames:
         return "frames_reached"
-    if most_seconds is not None and seconds >= most_seconds:
+    if config.stop_after_seconds is not None and seconds >= config.stop_after_seconds:
         return "time_reached"
     return None
 

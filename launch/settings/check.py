@@ -1,7 +1,6 @@
 """Checks of a user's settings before any worker starts: their effect, and that files, network and task go together."""
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -11,9 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from launch.loop.trace import TraceReader
-from launch.machine import ThreadBudget
-from launch.output import check_can_be_written, quoted
+from launch.output import quoted
 from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_to_read_weights
@@ -85,23 +82,6 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
         "network": NETWORKS.get(config.network.name),
     }
     return {section for section, entry in chosen.items() if entry and not entry.module.startswith("shared.")}
-
-
-def check_traces(config: RunConfig, budget: ThreadBudget | None) -> None:
-    """Check the files of the event traces to write and to replay."""
-    if config.record_arrivals is not None:
-        file = Path(config.record_arrivals)
-        check_can_be_written(file, "record_arrivals")
-        # A trace is written line by line into the file itself.
-        if file.exists() and not os.access(file, os.W_OK):
-            raise setting_error("record_arrivals", file, "is no file that can be written")
-        # It is read as the run goes on, and the record would begin by emptying it.
-        if config.replay_arrivals is not None and file.resolve() == Path(config.replay_arrivals).resolve():
-            raise setting_error("record_arrivals", file, "is the trace that is replayed; name another file")
-    if config.replay_arrivals is not None and budget is not None:
-        recorded = len(TraceReader(config.replay_arrivals).actor_ids)
-        if recorded != budget.actors:
-            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 
 
 # Bound of the memory for the rollouts of all actors together.

@@ -49,7 +49,7 @@ _NAMES_ELSEWHERE = {
     "grad_clip": "optimizer.max_gradient_norm",
     "max_grad_norm": "optimizer.max_gradient_norm",
 }
-OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
+OF_ONE_RUN = ("storage",)
 """Settings of a single run, which no other run inherits."""
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)

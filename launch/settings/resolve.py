@@ -166,10 +166,6 @@ def _with_frame_skip(config: RunConfig, chosen: dict[str, Any]) -> dict[str, Any
 
 def _check_resumed(before: RunConfig, now: RunConfig) -> None:
     """Refuse changes that only the start of a new run reads."""
-    for name in ("record_arrivals", "replay_arrivals"):
-        value = getattr(now, name)
-        if value is not None and value != getattr(before, name):
-            raise setting_error(name, value, "is of a run from its beginning; leave it out with --resume")
     for source in dict.fromkeys(_DERIVED_FROM.values()):
         value = attrgetter(source)(now)
         if value is not None and value != attrgetter(source)(before):

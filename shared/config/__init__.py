@@ -61,21 +61,13 @@ class RunConfig:
     """Seed of weights, environments and actions."""
     executor: Literal["ray", "inline"] = "ray"
     """ray: each actor is a process. inline: all actors run in one process, in turn; deterministic for a seed."""
-    lockstep: bool = False
-    """Accept reports in the order of their requests, which makes a run of processes reproducible, and slower."""
-    record_arrivals: str | None = None
-    """File to which the event trace of the run is written: arrivals of reports, failures and joins of actors. Not with
-    --resume."""
-    replay_arrivals: str | None = None
-    """Event trace to replay, with --executor inline. Repeats the recorded run to the bit, with the same settings, until
-    the trace ends, without regard to time. Not with --resume."""
     address: str = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
     """node: sum gradients on their node and send one message to the learner. A sum has K gradients, or the largest
     divisor of K not above the number that the node's actors give at a time. none: send each gradient by itself. auto:
-    node on a cluster, and on one machine with 16 actors or more at work, unless single gradients are needed
-    (--lockstep, --record-arrivals, --learner.max-policy-lag)."""
+    node on a cluster, and on one machine with 16 actors or more at work, unless --learner.max-policy-lag needs single
+    gradients."""
     log_every_seconds: Annotated[float, Range(above=0)] = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points. A 200th of --total-frames ends an interval, too, so
     that short runs have curves."""
@@ -162,16 +154,11 @@ def _combinations(config: RunConfig) -> Iterator[Rule]:
         "method.n_step", (config.method.n_step or 1) > actor.unroll_length,
         f"is more than --actor.unroll-length {actor.unroll_length}",
     )  # fmt: skip
-    yield "replay_arrivals", config.replay_arrivals is not None and not inline, "needs --executor inline"
     yield (
         "aggregation", sums and config.learner.max_policy_lag is not None,
         "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out",
     )  # fmt: skip
-    # The learner sees sums, not single reports: their order can be neither fixed nor recorded.
-    yield (
-        "aggregation", sums and (inline or config.lockstep or config.record_arrivals is not None),
-        "is for --executor ray, without --lockstep and --record-arrivals",
-    )  # fmt: skip
+    yield "aggregation", sums and inline, "is for --executor ray"
     yield "learner.device", inline and config.learner.device == "gpu", "inline updates are on the device of the actors"
     evaluated = config.stop_measure == "evaluation" and config.stop_at_return is not None
     yield (

@@ -54,7 +54,7 @@ _TYPED = {
     EvaluationConfig: "",
     CheckpointConfig: "every_seconds keep",
     SupervisionConfig: "max_restarts hang_seconds",
-    RunConfig: "stop_at_return stop_measure stop_after_seconds lockstep",
+    RunConfig: "stop_at_return stop_measure stop_after_seconds",
 }
 # Settings with values of their own.
 _OWN: dict[type, dict[str, list[Any]]] = {

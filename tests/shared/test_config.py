@@ -63,8 +63,8 @@ def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, proble
             "leave --learner.max-policy-lag out",
         ),
         (
-            {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2), "lockstep": True},
-            "without --lockstep",
+            {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2), "executor": "inline"},
+            "is for --executor ray",
         ),
     ],
 )

@@ -213,8 +213,6 @@ def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> Non
 
 
 def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunConfig) -> None:
-    """As a repeated run does, to which its loss is one more arrival: the first weights of the next one are the same."""
-
     class GoingClock(Clock):
         def __call__(self) -> float:
             self.now += 1e-3
@@ -242,7 +240,6 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     bad = np.full(2, np.nan, np.float32)
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in range(3, 24)]
-    # A trace of the run has the last one, too.
     assert [next(events).dropped for _ in range(23)] == ["non_finite", None, *["non_finite"] * 21]
     with pytest.raises(TrainingStoppedError, match="21 rollouts in a row were not finite"):
         next(events)

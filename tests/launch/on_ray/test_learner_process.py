@@ -219,7 +219,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     """An error of its constructor would be the death of its process. Its actors end, whenever they were started."""
     ended: list[object] = []
     executor = SimpleNamespace(close=lambda: ended.append("actors"))
-    error = OSError("the event trace cannot be written")
+    error = OSError("the log cannot be written")
 
     def session(_config: object, _spec: object, _folder: object, make_executor: Callable, **_: object) -> None:
         make_executor(7)
@@ -231,7 +231,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     spec = environment_spec(cartpole.environment)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, 0.0))
     for call in (learner.run, lambda: learner.view({}), learner.interrupt):
-        with pytest.raises(OSError, match="the event trace"):
+        with pytest.raises(OSError, match="the log"):
             call()
     assert ended == ["actors"]
 

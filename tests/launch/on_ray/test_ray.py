@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +33,9 @@ def train(arguments: str, run: Path) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["--actor.no-fresh-gradients", "--actor.epochs 2 --actor.fresh-gradients"])
-def test_in_lockstep_processes_compute_what_the_inline_executor_does(more: str, tmp_path: Path) -> None:
+def test_the_process_of_one_actor_computes_what_the_inline_executor_does(more: str, tmp_path: Path) -> None:
     evaluations = "--evaluation.every-frames 1500 --evaluation.episodes 7 --evaluation.environments 3"
-    settings = f"{SMALL} --actors 2 --total-frames 5k {more} {evaluations} --lockstep"
+    settings = f"{SMALL} --actors 1 --total-frames 5k {more} {evaluations}"
     on_ray = train(settings, tmp_path / "ray")
     inline = train(f"{settings} --executor inline", tmp_path / "inline")
     without_seconds = lambda summary: {**summary["evaluation"], "seconds": None}  # noqa: E731
@@ -44,25 +43,26 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(more: str, 
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
 
 
-def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> None:
+def test_a_run_with_a_killed_actor_is_interrupted_and_resumed(tmp_path: Path) -> None:
     """And files with the names of our packages, where the user stands, do not break what Ray starts."""
     write_namesakes(tmp_path)
-    run, repetition = tmp_path / "ray", tmp_path / "inline"
-    trace, again = tmp_path / "trace.txt", tmp_path / "again.txt"
+    run = tmp_path / "ray"
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     settings += " --learner.gradients-per-update 3"
-    with start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run) as training:
+    with start(f"{settings} --log-every-seconds 0.5", run) as training:
         driver = training.process.pid
         training.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "updates")
-        # While one stands still, the other reports several times in a row: not as if they took turns.
+        # While one stands still, the other reports several times in a row.
         halted = actor_processes(driver)[0]
         assert os.getsid(halted) != os.getsid(driver), "a signal for the driver's process group would end Ray, too"
         os.kill(halted, signal.SIGSTOP)
         at_halt = rows(run)[-1]["updates"]
         training.wait_for(lambda: rows(run)[-1]["updates"] > at_halt + 20, "updates without the halted actor")
         os.kill(halted, signal.SIGKILL)
-        training.wait_for(lambda: "report 2" in trace.read_text(), "the replacement")
+        training.wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, "the replacement")
+        replaced = rows(run)[-1]["updates"]
+        training.wait_for(lambda: rows(run)[-1]["updates"] > replaced + 20, "updates after the replacement")
         training.interrupt()
     output = training.printed()
     assert "Traceback" not in output
@@ -71,22 +71,6 @@ def test_a_run_with_a_killed_actor_is_replayed_and_resumed(tmp_path: Path) -> No
     assert (interrupted["status"], interrupted["actor_restarts"]) == ("interrupted", 1)
     assert rows(run)[-1]["actors_alive"] == 2
     assert interrupted["rollouts_lost_with_actors"] == 1
-
-    # In a process of its own: this one may have imported TensorFlow with other kernels than actors of an mlp have.
-    replay = f"{settings} --executor inline --replay-arrivals {trace} --record-arrivals {again}"
-    repeated = train(replay, repetition)
-    np.testing.assert_array_equal(parameters_of(run), parameters_of(repetition))
-    counts = ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes")
-    for count in (*counts, "actor_restarts"):
-        assert interrupted[count] == repeated[count]
-    lines = trace.read_text().splitlines()
-    assert lines[:2] == ["version 3", "actors 0 1"]
-    assert {"lost 0", "lost 1"} & set(lines)
-    assert "replacement 2" in lines
-    reports = [line for line in lines if line.startswith("report")]
-    assert len(reports) == interrupted["messages"]
-    assert any(first == second for first, second in pairwise(reports))
-    assert again.read_text() == trace.read_text()
 
     frames = interrupted["frames"] + 1000
     with Training(Path(sys.executable).parent, run, f"--resume {run} --total-frames {frames}") as training:

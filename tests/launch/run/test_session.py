@@ -29,9 +29,16 @@ from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, Learn
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, WeightSnapshot
 
 
-def test_another_seed_gives_other_parameters(cartpole: RunConfig, tmp_path: Path) -> None:
-    runs = (session(replace(cartpole, seed=seed), tmp_path / str(seed)) for seed in (1, 2))
-    first, other = (run.learner.snapshot().parameters for run in runs)
+def test_a_run_in_one_process_follows_from_its_seed(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(cartpole, total_frames=600, actor=replace(cartpole.actor, fresh_gradients=True, epochs=2))
+    config = replace(config, evaluation=EvaluationConfig(every_frames=200, episodes=4, environments=2))
+    runs = [session(replace(config, seed=seed), tmp_path / f"{i}", actors=3) for i, seed in enumerate((1, 1, 2))]
+    before = [run.learner.snapshot().parameters for run in runs]
+    assert (before[0] != before[2]).any()
+    evaluations = [run.run()["evaluation"] | {"seconds": None} for run in runs]
+    first, same, other = (run.learner.snapshot().parameters for run in runs)
+    np.testing.assert_array_equal(first, same)
+    assert evaluations[0] == evaluations[1] != evaluations[2]
     assert (first != other).any()
 
 
@@ -154,7 +161,6 @@ def test_an_error_at_the_end_of_the_actors_loses_nothing(
 UNWRITTEN = {
     "summary.json could not be written": "launch.run.session.write_json",
     "metrics could not be written": "launch.run.metrics.append_line",
-    "order.txt could not be written": "launch.loop.trace.TraceWriter.add",
     "TensorBoard: ": "tensorflow.summary.create_file_writer",
 }
 
@@ -164,8 +170,7 @@ def test_a_full_disk_is_one_warning(
     warning: str, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UNWRITTEN[warning], Mock(side_effect=OSError(28, "No space left on device")))
-    config = replace(cartpole, total_frames=3_000, record_arrivals=str(tmp_path / "order.txt"))
-    run = session(config, tmp_path / "run")
+    run = session(replace(cartpole, total_frames=3_000), tmp_path)
     assert run.run()["status"] == "frames_reached"
     (line,) = (message for message in messages_of(run) if message.startswith("warning: "))
     assert warning in line
@@ -229,21 +234,17 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
 
 
 def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
-    trace = tmp_path / "order.txt"
-    cartpole = replace(cartpole, record_arrivals=str(trace))
     run = session(replace(cartpole, total_frames=500), tmp_path)
     run.clock.earlier += RunCounts(actor_restarts=3, rollouts_lost_with_actors=2)
-    saved, recorded = run.run(), trace.read_text()
+    saved = run.run()
     actor = cartpole.actor
     assert saved["agent_steps_lost_with_actors_at_most"] == 2 * actor.unroll_length * actor.environments
     config, killed = replace(cartpole, total_frames=900), "its process died: killed"
     first = session(config, tmp_path, resume=True, after=LearnerDeath(killed, saved["agent_steps_sampled"] + 120))
-    _, message, warning = messages_of(first)
+    _, message = messages_of(first)
     assert killed in message
     assert "120 agent steps again" in message
-    assert "order.txt has the trace up to here, and no further" in warning
     summary = first.run()
-    assert trace.read_text() == recorded
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (1, 120)
     # Those of the first process, as in every row after it.
     assert {row["actor_restarts"] for row in (summary, *rows_of(tmp_path))} == {3}

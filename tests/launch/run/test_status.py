@@ -284,7 +284,7 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     assert 0.0 < np.abs(after - before).mean() < 0.1 * np.abs(before).mean()
     # What belongs to a run is not taken over.
     storage = f"file://{working_folder}/copy"
-    other.write_config(replace(other.read_config(), storage=storage, record_arrivals="order.txt"))
+    other.write_config(replace(other.read_config(), storage=storage))
     assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0
     assert {entry.name for entry in working_folder.iterdir()} == {"other", "new"}
     # All that was played before counts: also by the run after the next, and of a run that was killed.

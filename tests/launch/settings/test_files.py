@@ -146,14 +146,14 @@ def test_what_is_wrong_with_a_file_is_one_line(text: str | None, line: str, refu
 
 def test_what_is_typed_comes_before_the_file_and_the_file_before_the_preset(tmp_path: Path) -> None:
     file, whole = tmp_path / "mine.toml", tmp_path / "config.json"
-    file.write_text('preset = "cartpole"\ntotal_frames = 900\nnetwork.hidden_sizes = [8]\nrecord_arrivals = "order"\n')
+    file.write_text('preset = "cartpole"\ntotal_frames = 900\nnetwork.hidden_sizes = [8]\nstorage = "s3://copy"\n')
     config = resolve_request(TrainRequest(settings={"total_frames": 300}, config=file)).config
     assert (config.total_frames, config.network.hidden_sizes, config.method.return_lambda) == (300, (8,), 0.95)
-    assert config.record_arrivals == "order"
+    assert config.storage == "s3://copy"
     write_json(whole, msgspec.to_builtins(config))
     again = resolve_request(TrainRequest(settings={"environment.id": "CartPole-v0"}, config=whole)).config
-    # The order of the other run's reports would be written over.
-    assert again == replace(config, record_arrivals=None, environment=replace(config.environment, id="CartPole-v0"))
+    # The copy of the other run would be written over.
+    assert again == replace(config, storage=None, environment=replace(config.environment, id="CartPole-v0"))
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

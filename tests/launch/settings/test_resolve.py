@@ -139,8 +139,6 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("setting", "value", "problem"),
     [
-        ("record_arrivals", "file", "is of a run from its beginning"),
-        ("replay_arrivals", "file", "is of a run from its beginning"),
         ("actor.total_environments", 64, ".* a resumed run keeps its shares"),
         ("learner.agent_steps_per_update", 64, ".* a resumed run keeps its shares"),
     ],
