@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
 from shared.config import NetworkConfig, RunConfig
+from shared.config.task import options_of
 from shared.errors import setting_error
 from shared.graph import Graph
 from shared.layout import ParameterLayout
@@ -204,6 +206,7 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
 def _network_of(settings: NetworkConfig, shape: Any, heads: Sequence[Head], *more: Any) -> Network:
     name = settings.name
     base = KerasNetwork if NETWORKS[name].whole else Network
+    settings = replace(settings, options=options_of("network.options", name, NETWORKS, settings.options))
     network: Network = made("network.name", name, NETWORKS, base, settings, shape, heads, *more)
     if not isinstance(network, KerasNetwork):
         return network

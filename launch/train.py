@@ -19,7 +19,15 @@ from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_col
 from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
-from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_object, write_weights
+from launch.run.folder import (
+    RunFolder,
+    centres_observations,
+    changed_modules,
+    lock_folder,
+    manifest,
+    read_object,
+    write_weights,
+)
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, claim_storage, weights_to_start_from
 from launch.run.summary import reached_limit
@@ -218,7 +226,8 @@ def _prepare(
         if reached is not None:
             listener.message(reached)
             return Result(folder.path, summary, trained=False)
-        for line in resume_lines(config, folder):
+        changed = [f"changed:      {line}" for line in changed_modules(folder, config.environment)]
+        for line in (*resume_lines(config, folder), *changed):
             listener.message(line)
     else:
         folder.check_free()

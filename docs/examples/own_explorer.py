@@ -3,6 +3,8 @@
 In this folder: `tributary train cartpole-q --environment.import own_explorer --exploration.name boltzmann`.
 """
 
+from typing import ClassVar
+
 import tensorflow as tf
 
 import tributary_rl as tributary
@@ -15,7 +17,12 @@ from shared.types import ActionSpec
 
 
 class Boltzmann(RandomStream):
-    """Boltzmann exploration: the temperature τ falls from 1 to 0.05 by global frames, and is 0.05 in evaluations."""
+    """Boltzmann exploration: the temperature τ falls from 1 to its final value by global frames.
+
+    Evaluations have the final one, which `--exploration.options final_temperature 0.1` sets.
+    """
+
+    options: ClassVar = {"final_temperature": 0.05}
 
     def __init__(
         self,
@@ -28,12 +35,13 @@ class Boltzmann(RandomStream):
     ) -> None:
         super().__init__(seed)
         self._annealing_frames = config.exploration.annealing_frames
-        self._initial = 1.0 if training else 0.05
+        self._final = config.exploration.options["final_temperature"]
+        self._initial = 1.0 if training else self._final
         self._temperature = tf.Variable(self._initial, trainable=False)
 
     def begin(self, frames: int) -> None:
         """Called before each rollout, with the global frames so far."""
-        self._temperature.assign(linear_anneal(self._initial, 0.05, frames, self._annealing_frames))
+        self._temperature.assign(linear_anneal(self._initial, self._final, frames, self._annealing_frames))
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: an action int32 for each environment, [B]."""

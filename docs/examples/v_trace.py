@@ -4,6 +4,8 @@ In this folder: `tributary train cartpole --environment.import v_trace --method.
 With one minibatch each gradient has targets at its own weights; at the weights that acted all ratios are 1.
 """
 
+from typing import ClassVar
+
 import tensorflow as tf
 
 import tributary_rl as tributary
@@ -19,8 +21,8 @@ def v_trace(
     bootstrap_value: tf.Tensor,
     mask: tf.Tensor,
     ratios: tf.Tensor,
-    largest_rho: float = 1.0,
-    largest_c: float = 1.0,
+    largest_rho: float,
+    largest_c: float,
 ) -> Targets:
     """Equation 1 of the paper, backwards in time, and the advantages of its section 4.2.
 
@@ -46,13 +48,16 @@ def _after(values: tf.Tensor, bootstrap_value: tf.Tensor) -> tf.Tensor:
 
 
 class VTrace(ActorCritic):
-    """An actor-critic with V-trace in place of the clipped ratio."""
+    """An actor-critic with V-trace in place of the clipped ratio. `--method.options largest_rho 2` sets ρ̄."""
+
+    options: ClassVar = {"largest_rho": 1.0, "largest_c": 1.0}
 
     def targets(self, inputs: TargetInputs) -> Targets:
         """Graph code: see `Method.targets`."""
         _, _, rewards, discounts, mask, *_ = inputs.rollout
         ratios = tf.exp(inputs.log_probs - inputs.behaviour_log_probs)
-        return v_trace(rewards, discounts, inputs.values, self.bootstrap_value(inputs), mask, ratios)
+        bootstrap_value, bounds = self.bootstrap_value(inputs), self.config.method.options
+        return v_trace(rewards, discounts, inputs.values, bootstrap_value, mask, ratios, **bounds)
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
         """Graph code: the plain policy gradient, whose advantages have the ratio."""

@@ -1,6 +1,7 @@
 """An agent that acts in a Python program: the weights of a run, from observations to actions. Imports no Ray."""
 
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.pictures import is_stack, with_parts
 from actors.environments.values import as_array, as_mask, observation_check
-from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.folder import RunFolder, WeightsName, changed_modules, load_weights
 from launch.run.lookup import run_path
 from launch.run.saving import fetch
 from launch.tensorflow_setup import share_tensorflow
@@ -45,6 +46,8 @@ class Agent:
         config = folder.read_config("run")
         self.config: RunConfig = config
         self._spec = folder.with_observation_mean(config, environment_spec(config.environment))
+        for line in changed_modules(folder, config.environment):
+            warnings.warn(f"{folder.name}: {line}", stacklevel=4)
         self._environment = EnvironmentSide(config.environment, self._spec)
         share_tensorflow()
         self._seed = seed

@@ -7,10 +7,12 @@ summary.json             written at the end             observation_mean.npy  wh
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import socket
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -455,10 +457,34 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
     return {
         **provenance(),
         "preset": preset,
+        "modules": module_digests(environment),
         "threads": thread_plan,
         "seeds": {"run": config.seed, "actors": ACTOR_SEEDS_ARE, "other_episodes": others},
         "environment_protocol": protocol,
     }
+
+
+def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
+    """The SHA-256 of the sources of the user's imported modules, by name; of a package that of all its files."""
+    digests = {}
+    for name in set(environment.modules) - OWN_MODULES:
+        module = sys.modules.get(name)
+        files = [Path(file)] if (file := getattr(module, "__file__", None)) else []
+        for folder in getattr(module, "__path__", ()):
+            files += Path(folder).rglob("*.py")
+        sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
+        digests[name] = hashlib.sha256(sources).hexdigest()
+    return digests
+
+
+def changed_modules(folder: RunFolder, environment: EnvironmentConfig) -> list[str]:
+    """A line for each module of the user whose sources differ from those that the run began with."""
+    before, now = read_object(folder.manifest).get("modules", {}), module_digests(environment)
+    return [
+        f"the sources of module {name} differ from those that the run began with"
+        for name in sorted(now)
+        if name in before and before[name] != now[name]
+    ]
 
 
 def last_row(folder: RunFolder) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.config.checks import For, Rule, declared, first_refusal
+from shared.config.task import options_of
 from shared.config.training import VECTORS
 from shared.errors import alternatives, raised_at, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
@@ -91,6 +92,12 @@ _MOST_ROLLOUT_BYTES = 4 * 2**30
 def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method fit the environment's observations and actions."""
     config.check_names()
+    for setting, name, table in (
+        ("method.options", config.method.name, METHODS),
+        ("network.options", config.network.name, NETWORKS),
+        ("exploration.options", config.exploration.name, EXPLORERS),
+    ):
+        options_of(setting, name, table, attrgetter(setting)(config))
     check_schedule(config.optimizer.schedule)
     if (refusal := first_refusal(config, _rules_of_environment(config, spec))) is not None:
         raise refusal

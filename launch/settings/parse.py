@@ -26,7 +26,8 @@ Settings = Annotated[dict[str, Any], _OF_RUN]
 """Type of a field that takes all settings of a run, by their full names."""
 
 HELP = ("-h", "--help", "--help-all")
-ENVIRONMENT_OPTIONS = "environment.options"
+OPTIONS = [name for name, kind in KINDS.items() if get_origin(kind) is dict]
+"""The settings that are names and values."""
 
 _OPTION = re.compile(r"--([a-zA-Z][^=\s]*)(?:=(.*))?", re.DOTALL)
 _SHORT_OPTION = re.compile(r"-([a-zA-Z][\w.-]*)")
@@ -111,16 +112,17 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         name = SHORT_NAMES.get(name, name)
         switched_off = re.sub(r"(^|\.)no_(?=[^.]+$)", r"\1", name)
         pairs = []
-        if name.startswith(f"{ENVIRONMENT_OPTIONS}.") and ENVIRONMENT_OPTIONS in options:
-            # --environment.options.length 5
-            name, pairs = ENVIRONMENT_OPTIONS, [typed.removeprefix(f"{ENVIRONMENT_OPTIONS}.")]
+        for whole in OPTIONS:
+            if name.startswith(f"{whole}.") and whole in options:
+                # --environment.options.length 5
+                name, pairs = whole, [typed.removeprefix(f"{whole}.")]
         if options.get(name) is bool:
             values[name] = _switch(name, attached, left)
         elif name not in options and options.get(switched_off) is bool:
             values[switched_off] = not _switch(switched_off, attached, left)
         elif name not in options:
             raise _unknown(word, name, options, title)
-        elif name == ENVIRONMENT_OPTIONS:
+        elif name in OPTIONS:
             words = [*pairs, *following(attached)]
             if len(words) % 2:
                 raise setting_error(name, " ".join(words), "must be names and values, like length 5 goal far")

@@ -25,7 +25,7 @@ from launch.settings.files import (
     with_settings,
 )
 from launch.settings.help import print_help
-from launch.settings.parse import ENVIRONMENT_OPTIONS, Operand, Settings, parse
+from launch.settings.parse import OPTIONS, Operand, Settings, parse
 from shared.config import ActorConfig, RunConfig
 from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, alternatives, setting_error
@@ -145,11 +145,12 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
 def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """`config` with settings that a user chose, by full names or nested, and without those that they make pointless.
 
-    Options of the environment are added to its present options.
+    Options of the environment, and of a class of the user, are added to the present ones.
     """
     found = _with_frame_skip(config, named(settings))
-    if isinstance(options := found.get(ENVIRONMENT_OPTIONS), Mapping):
-        found[ENVIRONMENT_OPTIONS] = {**config.environment.options, **options}
+    for name in OPTIONS:
+        if isinstance(options := found.get(name), Mapping):
+            found[name] = {**attrgetter(name)(config), **options}
     return _without_derivation(with_settings(config, found), found)
 
 

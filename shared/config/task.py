@@ -2,15 +2,17 @@
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shared.config.checks import For, Range
 from shared.errors import setting_error
+from shared.registry import Entry, class_of
 
 OptionValue = str | int | float | bool
+Options = dict[str, OptionValue]
 
 # Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
 SMALLEST_SIDE = 16
@@ -54,6 +56,32 @@ def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
             with suppress(ValueError):
                 return read(value)
     return value
+
+
+def options_of(setting: str, name: str | None, table: Mapping[str, Entry], given: Options) -> Options:
+    """The options of a registered class by name: its own defaults, the class attribute `options`, with those `given`.
+
+    `setting` has these, and the class is that of `name` in `table`.
+
+    Raises:
+        ConfigurationError: the class takes no option of this name, or another type for it.
+    """
+    defaults: Options = {}
+    # The project's own have settings instead, and are not imported to see that.
+    if name is not None and not table[name].module.startswith("shared."):
+        defaults = getattr(class_of(table[name]), "options", {})
+    options = dict(defaults)
+    for option, value in given.items():
+        if option not in defaults:
+            takes = f"{name} takes {', '.join(defaults) or 'none'}" if name else "there is no class of your own"
+            raise setting_error(setting, f"{option} {value}", f"there is no such option; {takes}")
+        kind = type(defaults[option])
+        typed = option_of_type(value, {kind.__name__})
+        typed = float(typed) if kind is float and type(typed) is int else typed
+        if type(typed) is not kind or (isinstance(typed, float) and not math.isfinite(typed)):
+            raise setting_error(setting, f"{option} {value}", f"is not of the type of its default, {defaults[option]}")
+        options[option] = typed
+    return options
 
 
 def read_wrapper(text: str) -> tuple[str, str, dict[str, OptionValue]]:
@@ -114,7 +142,7 @@ class EnvironmentConfig:
     log_info: tuple[str, ...] = ()
     """Keys of numbers in an environment's info, such as success or episode.r. Metrics, trackers and evaluations report
     the mean of their values at the end of episodes."""
-    options: dict[str, OptionValue] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     """Other environments: keyword arguments of `gymnasium.make` as names and values, added to a preset's. A value is
     converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3 and True are read as
     numbers and truth values, the rest as text."""
@@ -174,6 +202,8 @@ class NetworkConfig:
     """lstm: an LSTM of 256 units between the last hidden layer and the heads, as in the paper's A3C LSTM. The heads of
     mlp then share one trunk. Minibatches consist of whole environments: --actor.environments must be a multiple of
     --actor.minibatches."""
+    options: Options = field(default_factory=dict)
+    """Options of a network of your own, as names and values; its class has their defaults."""
     centre_observations: Annotated[bool, _IMAGES] = True
     """Images: subtract the mean observation of random play, measured once before training."""
 

@@ -1,9 +1,10 @@
 """The training: how the agent learns, and the processes that train it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shared.config.checks import For, Range
+from shared.config.task import Options
 from shared.registry import METHODS
 
 _ACTOR_CRITIC = For("method.name", "actor_critic")
@@ -24,6 +25,8 @@ class MethodConfig:
 
     name: str = "actor_critic"
     """actor_critic (A3C), q_learning, sarsa, or a method that a module of --environment.import has registered."""
+    options: Options = field(default_factory=dict)
+    """Options of a method of your own, as names and values; its class has their defaults."""
     discount: Annotated[float, Range(0, 1)] = 0.99
     """Discount factor γ."""
     n_step: Annotated[int | None, Range(1)] = None
@@ -67,6 +70,8 @@ class ExplorationConfig:
 
     name: str | None = None
     """Explorer that a module of --environment.import has registered. None: the method's own."""
+    options: Options = field(default_factory=dict)
+    """Options of a registered explorer, as names and values; its class has their defaults."""
     final_epsilons: Annotated[tuple[float, ...], Range(0, 1), _Q_LEARNING] = (0.1, 0.01, 0.5)
     """ε-greedy methods: final values of ε. Each environment draws one and keeps it: of three values with probabilities
     0.4, 0.3 and 0.3 as in the paper, of any other number of values with equal probabilities."""

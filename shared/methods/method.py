@@ -1,11 +1,13 @@
 """The interface of learning methods: heads, acting, targets and a loss."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
 from shared.config import RunConfig
+from shared.config.task import options_of
 from shared.exploration import RandomStream
 from shared.losses import masked_mean
 from shared.networks import Head, Network, NetworkOutput
@@ -170,7 +172,10 @@ class Method(ABC):
 
 
 def make_method(config: RunConfig, actions: ActionSpec) -> Method:
-    return made("method.name", config.method.name, METHODS, Method, config, actions)
+    name = config.method.name
+    options = options_of("method.options", name, METHODS, config.method.options)
+    config = replace(config, method=replace(config.method, options=options))
+    return made("method.name", name, METHODS, Method, config, actions)
 
 
 def make_explorer(
@@ -180,6 +185,8 @@ def make_explorer(
     name = config.exploration.name
     if name is None:
         return method.explorer(environments, seed, training=training)
+    options = options_of("exploration.options", name, EXPLORERS, config.exploration.options)
+    config = replace(config, exploration=replace(config.exploration, options=options))
     return made(
         "exploration.name", name, EXPLORERS, RandomStream, config, actions, environments, seed, training=training
     )

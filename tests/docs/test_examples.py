@@ -152,13 +152,84 @@ def test_v_trace_is_its_written_out_sum_and_trains(example: Callable, tmp_path: 
         np.testing.assert_allclose(targets, expected[0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(advantages * tensors["mask"], expected[1], rtol=1e-4, atol=1e-5)
     del tensors["ratios"]
-    at_acting, _ = v_trace(**tensors, ratios=tf.ones(shape))
+    at_acting, _ = v_trace(**tensors, ratios=tf.ones(shape), largest_rho=1.0, largest_c=1.0)
     np.testing.assert_allclose(at_acting, lambda_returns(**tensors, return_lambda=1.0), rtol=1e-4, atol=1e-5)
     example("v_trace")
     command = re.search(r"`tributary (train .*)`", (EXAMPLES / "v_trace.py").read_text())
     assert command is not None
     assert main([*command[1].split(), *SMALL.split()]) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] > 0
+
+
+OWN_OPTIONS = """
+import tributary_rl as tributary
+from shared.methods.actor_critic import ActorCritic
+from shared.networks.perceptron import MultilayerPerceptron
+
+
+class Scaled(ActorCritic):
+    options = {"scale": 1.0, "kind": "plain", "squared": False}
+
+    def value(self, output):
+        assert type(self.config.method.options["scale"]) is float
+        return super().value(output) * self.config.method.options["scale"]
+
+
+class Wide(MultilayerPerceptron):
+    options = {"units": 8}
+
+    def __init__(self, config, *more):
+        from dataclasses import replace
+        super().__init__(replace(config, hidden_sizes=(config.options["units"],)), *more)
+
+
+tributary.register_method("scaled", Scaled, continuous_actions=True)
+tributary.register_network("wide", Wide, images=False)
+"""
+
+
+def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
+    example: Callable, refused: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    example("own_explorer")
+    module = Path("own_options.py")
+    module.write_text(OWN_OPTIONS)
+    sys.path.append(os.getcwd())
+    own = "--environment.import own_options --method.name scaled --network.name wide"
+    options = "--method.options scale 2 kind 5 --method.options.squared true --network.options units 12"
+    assert main(f"train cartpole {SMALL} {own} {options}".split()) == 0
+    config = json.loads(Path("run/config.json").read_text())
+    assert (config["method"]["options"]["scale"], config["network"]["options"]) == (2, {"units": 12})
+    agent = tributary.load("run")
+    assert agent._policies[1].layout.size == 2 * (4 * 12 + 12) + 3 * (12 + 1)
+    made = agent._policies[1].method.config.method.options
+    assert made == {"scale": 2.0, "kind": "5", "squared": True}
+    for wrong, line in (
+        (
+            "--method.options scal 2",
+            "scal 2: there is no such option; scaled takes scale, kind, squared",
+        ),
+        ("--method.options scale wide", "--method.options scale wide: is not of the type of its default, 1.0"),
+        ("--network.options units 1.5", "--network.options units 1.5: is not of the type of its default, 8"),
+        (
+            "--exploration.options x 1",
+            "x 1: there is no such option; there is no class of your own",
+        ),
+        ("--method.name actor_critic --method.options x 1", "there is no such option; actor_critic takes none"),
+    ):
+        assert line in refused(f"train cartpole {own} {wrong}")
+    chosen = "--environment.import own_explorer --exploration.name boltzmann --exploration.options final_temperature 1"
+    assert main(f"train cartpole-q {SMALL}er {chosen}".split()) == 0
+    # Its sources change between the run and what is done with it.
+    module.write_text(OWN_OPTIONS + "# another version\n")
+    changed = "the sources of module own_options differ from those that the run began with"
+    with pytest.warns(UserWarning, match=changed):
+        tributary.load("run")
+    capsys.readouterr()
+    resumed = "--resume run --total-frames 1200 --environment.import own_options"
+    assert main(["train", *resumed.split()]) == 0
+    assert f"changed:      {changed}" in capsys.readouterr().out
+    sys.modules.pop("own_options")
 
 
 @pytest.mark.parametrize("memory", ["none", pytest.param("lstm", marks=pytest.mark.slow)])

@@ -201,10 +201,10 @@ SCORES = (ROOT / "docs" / "scores.md").read_text()
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.parent.name)
-def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
-    """A setting that is removed or added: write these files anew, with equal behaviour."""
+def test_what_ships_has_no_setting_that_is_removed(file: Path) -> None:
+    """One that is added has its default there, with equal behaviour."""
     read_config_file(file)
-    assert named(json.loads(file.read_text())).keys() == named(msgspec.to_builtins(RunConfig())).keys()
+    assert named(json.loads(file.read_text())).keys() <= named(msgspec.to_builtins(RunConfig())).keys()
 
 
 # What the documents tell as results of presets of today.
