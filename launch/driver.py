@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,8 +21,8 @@ from typing import IO, Any, Unpack
 import msgspec
 
 from launch.interrupts import Interrupts, StopRequest, blocked, take_all
-from launch.machine import module_command, module_environment, open_standard_streams
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
+from launch.machine import module_command, module_environment
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
 from launch.run.events import Event
 from launch.run.folder import trust_environment
 from launch.settings.resolve import TrainOptions
@@ -53,8 +52,6 @@ def train_in_process(
         command: the command line for the run's manifest. None: that of this process.
         output: file of the child's standard output and errors. None: those of this process.
     """
-    # The connection must not have the number of a stream, which the child replaces.
-    open_standard_streams()
     trust_environment(config.environment)
     # Without types of the caller, such as an enumeration of texts, which the child cannot import.
     plain, words = msgspec.to_builtins(config), list(command or ["tributary", *sys.argv[1:]])
@@ -166,8 +163,7 @@ def main(descriptor: str) -> int:
             # At once: a thread that trains would be waited for.
             os._exit(EXIT_INTERRUPTED)
         except Exception as error:
-            traceback.print_exc()
-            send(TrainingFailedError(f"{type(error).__name__}: {error}"))
+            send(TrainingFailedError(unexpected(error)))
             return EXIT_FAILED
     return EXIT_DONE
 

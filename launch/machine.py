@@ -1,17 +1,14 @@
-"""One machine without Ray: its cores and memory, import paths, standard streams and home folder."""
+"""One machine without Ray: its cores, memory and import paths."""
 
-import atexit
 import functools
 import gc
 import itertools
 import os
-import shutil
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -279,32 +276,3 @@ def module_environment() -> dict[str, str]:
     installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")]), *_script_folder()]
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
-
-
-# ---- Streams and a home folder for processes without
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null in place of each standard stream that this process was started without.
-
-    Another file would be opened under its number, and would get the output of libraries and child processes.
-    """
-    descriptor = os.open(os.devnull, os.O_RDWR)
-    while descriptor <= 2:
-        os.set_inheritable(descriptor, True)
-        descriptor = os.open(os.devnull, os.O_RDWR)
-    os.close(descriptor)
-
-
-def provide_home() -> None:
-    """Set HOME to a private folder, until this process ends, where there is no home folder.
-
-    Containers and clusters run users without an entry in /etc/passwd. Ray keeps a key in the home folder; Keras and
-    Matplotlib keep files there, and would make a folder named ~ here.
-    """
-    home = os.path.expanduser("~")
-    if os.path.isabs(home) and os.path.isdir(home):
-        return
-    with suppress(OSError):
-        os.environ["HOME"] = made = tempfile.mkdtemp(prefix="tributary-home-")
-        atexit.register(shutil.rmtree, made, ignore_errors=True)

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -24,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
+from launch.machine import machine_bytes, usable_cores
 from launch.tensorflow_setup import set_tensorflow_variables
-from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, setting_error, typed_line
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -44,9 +45,8 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code, None for done. Errors of the user's settings, environment and files are
-    printed in one line."""
-    provide_home()
+    """Run a command and return its exit code, None for done. An error is one line; if it is none of the user's
+    settings, environment and files, the line names a file with its traceback."""
     set_tensorflow_variables()
     with resilient_stdio():
         try:
@@ -57,22 +57,27 @@ def exit_code(command: Callable[[], int | None]) -> int:
         except OSError as error:
             if error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT):
                 line = f"{error.filename or 'a file'} cannot be read or written: {error.strerror}"
-            elif _has_working_directory():
-                raise
             else:
-                line = "the working directory does not exist any more: change to another one"
+                line = unexpected(error)
             print(f"error: {escaped(line)}", file=sys.stderr)
+            return EXIT_FAILED
+        except Exception as error:
+            print(f"error: {unexpected(error)}", file=sys.stderr)
             return EXIT_FAILED
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
 
 
-def _has_working_directory() -> bool:
+def unexpected(error: Exception) -> str:
+    """An error that nothing else names, in one line; its traceback is in a new file that the line names."""
+    text = "".join(traceback.format_exception(error))
     try:
-        os.getcwd()
-    except FileNotFoundError:
-        return False
-    return True
+        descriptor, file = tempfile.mkstemp(".txt", "tributary-")
+        with open(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError:
+        return f"{typed_line(error)}\n{text}"
+    return f"{typed_line(error)}; the traceback is in {file}"
 
 
 def wide_console(columns: int) -> Console:
@@ -95,7 +100,6 @@ def resilient_stdio() -> Iterator[None]:
     The buffers are empty at the end, since a failure of the interpreter to flush them would change the exit code.
     Streams without a file descriptor, as in tests, are left unchanged.
     """
-    open_standard_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = streams = [_resilient(stream) for stream in before]
     try:
@@ -103,34 +107,27 @@ def resilient_stdio() -> Iterator[None]:
     finally:
         # Not the streams of `sys`, which an environment may have replaced.
         for stream in streams:
-            stream.flush()
+            # None, or closed by an environment.
+            with suppress(AttributeError, ValueError):
+                stream.flush()
         sys.stdout, sys.stderr = before
 
 
-def _resilient(stream: TextIO | None) -> TextIO:
-    if stream is None:
-        return open(os.devnull, "w", encoding="utf-8")
+def _resilient(stream: TextIO) -> TextIO:
     try:
         descriptor = stream.fileno()
     except (AttributeError, io.UnsupportedOperation):
-        # A buffer in tests, or an object of a notebook.
+        # A buffer in tests, an object of a notebook, or None.
         return stream
     with suppress(OSError):
         stream.flush()
-    return _OpenText(
+    return io.TextIOWrapper(
         io.BufferedWriter(_LenientFile(descriptor, "w", closefd=False)),
         encoding=stream.encoding,
         errors="replace" if stream.errors == "strict" else stream.errors,
         line_buffering=getattr(stream, "line_buffering", False),
         write_through=getattr(stream, "write_through", False),
     )
-
-
-class _OpenText(io.TextIOWrapper):
-    """Text that stays open when an environment closes `sys.stdout`."""
-
-    def close(self) -> None:
-        self.flush()
 
 
 class _LenientFile(io.FileIO):

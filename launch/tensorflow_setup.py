@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from launch.machine import open_standard_streams, pretended_gpus, without_collections
+from launch.machine import pretended_gpus, without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -210,7 +210,6 @@ def _without_notices() -> Iterator[None]:
     if not _FILTERED.acquire(blocking=False):
         yield
         return
-    open_standard_streams()
     _flush_stderr()
     # In memory: no folder for temporary files may be writable.
     with open(os.memfd_create("stderr"), "w+b") as held:

@@ -1,17 +1,13 @@
 """A Ray cluster: starting or joining one, its nodes, and probes of them."""
 
-import atexit
 import os
-import re
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 # Read when ray is imported.
@@ -30,25 +26,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.interrupts import StoppedBeforeTrainingError
+from launch.interrupts import blocked
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, provide_home, usable_cores, worker_path
+from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_cores, worker_path
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
-from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
 
 # Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
-# A socket's path has at most 107 bytes, of which Ray takes 68 for the names below its temporary folder.
-_TEMPORARY_PATH_BYTES = 39
-# In this order, where Ray's own temporary folder will not do.
-_TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
-_STUCK_SECONDS = 5.0
-_WATCH_SECONDS = 0.2
 # Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
 _RETRY_SECONDS = 10.0
 # The custom resource that marks the node of the learner.
@@ -110,20 +99,15 @@ def start_here(cores: int, gpus: int = 0) -> None:
     """Start Ray on this machine, for this process alone. With 0 `gpus` Ray counts them itself.
 
     Raises:
-        ConfigurationError: it did not start in time, or no folder is fit for its files.
+        ConfigurationError: it did not start in time.
     """
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
-    provide_home()
     if not os.access(os.path.expanduser("~"), os.W_OK):
         # Ray would write a key of its processes to a file there. A key that is set already stays.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     if gpus:
         quiet["num_gpus"] = gpus
-    folder = own_temporary_folder()
-    if folder is not None:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        quiet["_temp_dir"] = folder
     _ray_starts.set()
     try:
         with _sigterm_after_start():
@@ -138,32 +122,6 @@ def start_here(cores: int, gpus: int = 0) -> None:
         ) from error
     finally:
         _ray_starts.clear()
-
-
-def own_temporary_folder() -> str | None:
-    """A new folder for Ray's files and sockets; None where Ray's own choice will do.
-
-    Ray takes RAY_TMPDIR, TMPDIR or /tmp. Batch systems set TMPDIR to long paths, and /tmp may be read-only.
-
-    Raises:
-        ConfigurationError: no folder can be written to.
-    """
-    choice = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    # Ray writes the path into a command line, and other characters could end a word of it.
-    if len(os.fsencode(choice)) <= _TEMPORARY_PATH_BYTES and re.fullmatch(r"/[\w./+-]*", choice, re.ASCII):
-        with suppress(OSError):
-            ray_folder = os.path.join(choice, "ray")
-            os.makedirs(ray_folder, exist_ok=True)
-            tempfile.TemporaryFile(dir=ray_folder).close()
-            return None
-    for folder in _TEMPORARY_FOLDERS:
-        with suppress(OSError):
-            return tempfile.mkdtemp(prefix="tributary-", dir=folder)
-    raise ConfigurationError(
-        f"Ray has no place for its files: RAY_TMPDIR, TMPDIR, {', '.join(_TEMPORARY_FOLDERS)} cannot be written to, or "
-        f"have paths of more than {_TEMPORARY_PATH_BYTES} bytes; set RAY_TMPDIR, or train without Ray: --executor "
-        f"inline"
-    )
 
 
 def join(address: str) -> None:
@@ -193,34 +151,18 @@ def _sigterm_after_start() -> Iterator[None]:
     """Hold SIGTERM back during `ray.init`, and give it to this process's own handler afterwards.
 
     Meanwhile Ray has handlers of its own: one that exits, and one in C++ that aborts with a stack trace.
-
-    Raises:
-        StoppedBeforeTrainingError: SIGTERM arrived.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
-    started = threading.Event()
-    # Threads started from here on inherit it; Ray's processes do not, see `register_at_fork` below.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_leave_if_stuck, args=(started,), daemon=True).start()
-    try:
-        yield
-    except SystemExit as ended:
-        # By Ray's handler, where a thread from before took the signal.
-        if ended.code != signal.SIGTERM:
-            raise
-        raise StoppedBeforeTrainingError from None
-    finally:
-        started.set()
-        if before != signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, before)
+    # Ray's processes do not inherit it, see `register_at_fork` below.
+    with blocked(signal.SIGTERM):
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        except SystemExit:
-            # Ray's handler, where this process has none.
-            raise StoppedBeforeTrainingError from None
+            yield
+        finally:
+            if before != signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, before)
 
 
 def _in_child() -> None:
@@ -233,18 +175,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-def _leave_if_stuck(started: threading.Event) -> None:
-    """End this process if Ray's start does not end after a SIGTERM.
-
-    A batch system sends it to all processes of a job. Ray's C++ code then waits half a minute for processes that have
-    ended, and no handler of Python runs meanwhile.
-    """
-    while not started.wait(_WATCH_SECONDS):
-        if signal.SIGTERM in signal.sigpending() and not started.wait(_STUCK_SECONDS):
-            os.write(2, b"stopped while Ray was starting: there is nothing to save\n")
-            os._exit(EXIT_INTERRUPTED)
 
 
 def check_address(address: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,33 +84,6 @@ def run_python(script: str, *, shell: str = "", environment: dict[str, str] | No
     """Run a script with the project on the path. `shell` are redirections. Returns what was printed."""
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(environment or {})}
     return output_of("sh", "-c", f'exec "$0" -c "$1" {shell}', sys.executable, script, env=variables)
-
-
-@pytest.mark.parametrize("home", ["/no/such/folder", "~"])
-def test_a_process_without_streams_and_home_prints_into_no_file_and_gets_a_home(home: str, tmp_path: Path) -> None:
-    file, temporary = tmp_path / "file", tmp_path / "temporary"
-    temporary.mkdir()
-    script = f"""
-import os, sys
-from launch.output import exit_code
-
-def command():
-    with open({str(file)!r}, "w", encoding="utf-8") as written:
-        written.write(os.path.expanduser("~"))
-        written.flush()
-        print("printed")
-        print("printed", file=sys.stderr)
-        sys.stdout.flush()
-        for stream in (1, 2):
-            os.write(stream, b"by a library")
-        os.system("echo by a child; echo by a child >&2")
-    return 0 if os.access(os.path.expanduser("~"), os.W_OK) else 1
-
-sys.exit(exit_code(command))
-"""
-    run_python(script, shell="<&- >&- 2>&-", environment={"HOME": home, "TMPDIR": str(temporary)})
-    assert re.fullmatch(rf"{temporary}/tributary-home-\w+", file.read_text())
-    assert not list(temporary.iterdir()), "the home was for the moment"
 
 
 # Stands for both packages: the real ones take seconds to import.

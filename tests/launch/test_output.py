@@ -24,7 +24,7 @@ from launch.output import (
     write_json,
 )
 from launch.run.folder import LOCK_FILE, lock_folder
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, typed_line
 
 
 @pytest.mark.parametrize("name", ["erster Lauf", "lr[1e-3]", "*", "it's", "-o", "~", "two\nlines", "plain"])
@@ -55,20 +55,20 @@ def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture) -
     for error, file in ((denied, "/a/film.mp4"), (full, "a file")):
         assert exit_code(partial(fails, error)) == EXIT_FAILED
         assert capsys.readouterr().err == f"error: {file} cannot be read or written: {error.strerror}\n"
-    with pytest.raises(ConnectionResetError):
-        exit_code(partial(fails, ConnectionResetError(errno.ECONNRESET, "reset")))
 
 
-def test_a_working_directory_that_was_deleted_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [ConnectionResetError(errno.ECONNRESET, "reset"), KeyError("two\nlines")])
+def test_an_unexpected_error_is_one_line_that_names_its_traceback(
+    error: Exception, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    assert exit_code(lambda: len(os.getcwd())) == EXIT_FAILED
-    expected = "error: the working directory does not exist any more: change to another one\n"
-    assert capsys.readouterr().err == expected
+    def fails() -> int:
+        raise error
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exit_code(fails) == EXIT_FAILED
+    (file,) = tmp_path.iterdir()
+    assert capsys.readouterr().err == f"error: {typed_line(error)}; the traceback is in {file}\n"
+    assert "in fails\n    raise error" in file.read_text()
 
 
 def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -155,10 +154,6 @@ def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkey
 def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
 
-    def exits(*_: object, **__: object) -> None:
-        # Another thread took the signal.
-        raise SystemExit(signal.SIGTERM)
-
     def init(*_: object, **__: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the one in C++ aborts this process"))
         # As Ray starts processes, which can be terminated.
@@ -166,10 +161,9 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: 
         # To this thread: TensorFlow's threads, which a driver does not have, would take it otherwise.
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    for start in (init, exits):
-        monkeypatch.setattr(cluster.ray, "init", start)
-        with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
-            cluster.start_here(1)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
+        cluster.start_here(1)
     assert codes == [-signal.SIGTERM]
 
 
@@ -182,33 +176,6 @@ def test_a_late_start_of_ray(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "Ray did not start within its 30 seconds" in line
     assert "--executor inline" in line
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder where one of our own can be made. No variable names another."""
-    monkeypatch.setattr(cluster, "_TEMPORARY_FOLDERS", ("/proc/none", str(tmp_path)))
-    for name in ("RAY_TMPDIR", "TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
-@pytest.mark.parametrize(
-    "value", ["{folder}/of/a/batch/system/with/long/names/of/jobs", "/proc/x", "{folder}/a b", "t"]
-)
-def test_ray_gets_a_short_folder(variable: str, value: str, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, value.format(folder=temporary))
-    made = cluster.own_temporary_folder()
-    assert Path(made).parent == temporary
-    assert Path(made).is_dir()
-
-
-def test_ray_keeps_its_own_choice_where_that_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
-        monkeypatch.delenv("RAY_TMPDIR", raising=False)
-        monkeypatch.setenv("TMPDIR", folder)
-        assert cluster.own_temporary_folder() is None
 
 
 @pytest.mark.parametrize(
