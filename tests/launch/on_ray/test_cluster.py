@@ -104,7 +104,7 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
         (8, "auto", None, "node", "4 gradients of a node"),
         (9, "auto", None, "node", "3 gradients of a node"),
         (7, "auto", None, "none", "no node has several actors"),
-        (4, "auto", 10, "none", "policy lag"),
+        (4, "auto", 10, "none", "max-policy-lag"),
         (4, "none", None, "none", "as requested"),
         (8, "node", None, "node", "as requested, sums of 4"),
     ],
