@@ -1,5 +1,6 @@
 """Gymnasium's spaces: conversion of a method's actions to a space, and of observations of any space to one array."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class Actions:
         """
         if not self.spec.continuous:
             if not self.spec.shape:
-                return actions.astype(self._dtype) + self._start if self._start else actions
+                return actions.astype(self._dtype) + self._start
             return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
         middle, half, low, high = self._range
         wanted = middle + half * actions.astype(np.float64).reshape(-1, *self._shape)
@@ -281,6 +282,10 @@ def path_name(path: Path) -> str:
 
 
 def _input_names(paths: list[Path]) -> list[str]:
-    """Names for inputs of an exported network, with a number added to repeated ones."""
-    names = ["image_" + re.sub(r"\W", "_", path_name(path)) for path in paths]
-    return [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]
+    """Names for inputs of an exported network, with a number added to repeated ones. TensorFlow's are ASCII."""
+    names: list[str] = []
+    for i, path in enumerate(paths):
+        name = "image_" + re.sub(r"\W", "_", path_name(path), flags=re.ASCII)
+        numbered = (f"{name}_{number}" for number in itertools.count(i))
+        names.append(next(each for each in itertools.chain([name], numbered) if each not in names))
+    return names

@@ -83,6 +83,7 @@ pictures = st.sampled_from(
     [
         PICTURE, RGBA, GREY, Box(0, 255, (40, 44, 1), np.uint8),
         Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))}), Dict({"left": RGBA, "right": GREY}),
+        Dict({"a b": GREY, "a_b": GREY, "a_b_1": GREY, "画像": GREY}),
     ]
 )  # fmt: skip
 no_actions = st.sampled_from([Tuple((Discrete(2), Discrete(2))), Dict({"a": Discrete(2)}), Text(3)])
@@ -205,6 +206,7 @@ class Generated(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
+        assert action.dtype == self.action_space.dtype
         self._count += 1
         fault = self._fault("raise", "step", 0, 1, 2, 3)
         if fault is not None and fault.part == "raise":

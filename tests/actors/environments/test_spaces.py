@@ -73,6 +73,7 @@ def continuous(size: int) -> ActionSpec:
     ("space", "actions", "spec", "taken"),
     [
         (Discrete(3, start=5), np.int32(2), ActionSpec(3), 7),
+        (Discrete(3), np.int32(2), ActionSpec(3), 2),
         (MultiDiscrete([3, 2], start=[1, -1]), np.int32([2, 0]), ActionSpec(5, choices=(3, 2)), [3, -1]),
         (MultiBinary([2, 2]), np.int32([0, 1, 1, 0]), ActionSpec(8, choices=(2,) * 4), [[0, 1], [1, 0]]),
         (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), continuous(4), [[-4, 2], [5, 8]]),
@@ -98,6 +99,7 @@ def test_actions_of_all_kinds(space: gymnasium.Space, actions: np.ndarray, spec:
     vector.reset(0)
     vector.step(actions[None])
     np.testing.assert_array_equal(environment.taken[-1], taken)
+    assert environment.taken[-1].dtype == space.dtype
     # The environment itself refuses what is outside of its space.
     generator = np.random.default_rng(0)
     drawn = [random_actions(spec, 1, generator) for _ in range(50)]
@@ -251,10 +253,12 @@ def test_each_row_of_a_batch_has_its_own() -> None:
 
 
 def test_images_need_no_numbers_beside_them() -> None:
-    two = Dict({"a b": IMAGE, "a_b": IMAGE})
-    spec = environment_spec(config(Given(two, TWO, [{"a b": picture(1), "a_b": picture(2)}]), screen_size=16))
-    assert (spec.parts.numbers, spec.observation_shape) == ((), (2 * 16 * 16 * 4,))
-    assert [image.name for image in spec.parts.images] == ["image_a_b", "image_a_b_1"]
+    keys = ("a b", "a_b", "a_b_1", "画")
+    several = Dict(dict.fromkeys(keys, IMAGE))
+    spec = environment_spec(config(Given(several, TWO, [dict.fromkeys(keys, picture(1))]), screen_size=16))
+    assert (spec.parts.numbers, spec.observation_shape) == ((), (4 * 16 * 16 * 4,))
+    # Of TensorFlow's characters, and none twice.
+    assert [image.name for image in spec.parts.images] == ["image_a_b", "image_a_b_1", "image_a_b_1_2", "image__"]
 
 
 @pytest.mark.parametrize(
