@@ -197,8 +197,13 @@ def import_modules(names: Iterable[str]) -> None:
         except (Exception, SystemExit) as error:
             # A program without `if __name__ == "__main__"` may end with sys.exit().
             problem = f"cannot be imported: {typed_line(error)}"
-            if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            package = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
+            if package in _PACKAGES:
+                problem += f"; {package} is a package of tributary-rl: rename yours, if it has this name"
+            elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
                 remedy = "install it, on every node, or go to the folder that it is in"
+                if name.endswith(".py"):
+                    remedy = f"a module is named without .py: {name[:-3]}"
                 problem = f"there is no such module: {remedy} (this is {os.getcwd()})"
             raise setting_error("environment.import", name, problem) from error
         finally:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import replace
@@ -49,7 +50,7 @@ class VectorEnvironment:
         except (ConfigurationError, gymnasium.error.UnregisteredEnv, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{config.id}: cannot be made: {typed_line(error)}{raised_at(error)}"
+            line = f"{config.id}: cannot be made: {_reason(error)}"
             raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
@@ -114,11 +115,7 @@ class VectorEnvironment:
         except (EnvironmentFailedError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{self._id}: {method.__name__}() raised {typed_line(error)}{raised_at(error)}"
-            if isinstance(error, EOFError | ConnectionError):
-                # Gymnasium's end of a pipe to a copy.
-                line = f"{self._id}: {method.__name__}(): the process of a copy died; its output has the reason"
-            raise EnvironmentFailedError(line) from error
+            raise EnvironmentFailedError(f"{self._id}: {method.__name__}(): {_reason(error)}") from error
         if FAULT in result[-1]:
             raise EnvironmentFailedError(next(fault for fault in result[-1][FAULT] if fault is not None))
         return result
@@ -150,6 +147,13 @@ class VectorEnvironment:
             LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), raised_at(error))
 
 
+def _reason(error: BaseException) -> str:
+    # Gymnasium's end of a pipe to a copy.
+    if isinstance(error, EOFError | ConnectionError):
+        return "the process of a copy died; its output has the reason"
+    return f"{typed_line(error)}{raised_at(error)}"
+
+
 def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:
     """Check an environment's settings by making one copy, and return the facts about it.
 
@@ -163,6 +167,9 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
         if not config.modules:
             advice += "" if advice.endswith("?") else ";"
             advice += " or name the module that registers it: --environment.import MODULE"
+        # Another module of the same name, such as Python's own `test` or `types`, comes first.
+        files = [getattr(sys.modules.get(name), "__file__", None) or "a part of Python" for name in config.modules]
+        advice += "".join(f"; {name} is {file}" for name, file in zip(config.modules, files, strict=True))
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
     skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
     if skipping and config.frame_skip > 1:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -290,6 +291,10 @@ def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
         ("--environment.import no_such_module", "--environment.import no_such_module: there is no such module"),
         ("--environment.import not-a-name", "--environment.import not-a-name: is no module's name"),
         ("--environment.import lacks", "--environment.import lacks: cannot be imported: ModuleNotFoundError"),
+        ("--environment.import shared.envs", "shared is a package of tributary-rl: rename yours, if it has this name"),
+        ("--environment.import mine", "No module named 'shared.helpers'; shared is a package of tributary-rl"),
+        ("--environment.import lacks.py", "there is no such module: a module is named without .py: lacks"),
+        ("--environment.id types:Their-v0", f"types is {types.__file__}"),
         (
             "--environment.id trains_itself:Own-v0",
             "ConfigurationError: --environment.import trains_itself: starts a run",
@@ -300,6 +305,7 @@ def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
 )
 @pytest.mark.usefixtures("module")
 def test_what_cannot_be_imported_is_one_line(environment: str, line: str, refused: Callable[[str], str]) -> None:
-    Path("lacks.py").write_text("import no_such_module")
+    Path("lacks.py").write_text("import no_such_module" if environment.endswith("lacks") else "")
+    Path("mine.py").write_text("import shared.helpers")
     Path("trains_itself.py").write_text(TRAINS_ITSELF)
     assert line in refused(f"train cartpole {environment}")

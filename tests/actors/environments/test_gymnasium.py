@@ -22,7 +22,7 @@ from actors.environments.car_racing import LastDrawn
 from actors.environments.gymnasium import make_env
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, EnvironmentFailedError
 
 CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
@@ -112,6 +112,25 @@ def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as error:
         environment_spec(EnvironmentConfig(**{**CARTPOLE, **settings}), trial=True)
     assert str(error.value).count("--environment.") <= 2
+
+
+@pytest.mark.usefixtures("capfd")
+def test_a_copy_that_cannot_be_made_in_its_process_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "alone.py").write_text(
+        "import gymnasium, multiprocessing\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "class Alone(CartPoleEnv):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        assert multiprocessing.parent_process() is None\n"
+        "gymnasium.register('Alone-v0', Alone)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvironmentConfig(id="alone:Alone-v0", frame_skip=1, vectorization="async")
+    with pytest.raises(EnvironmentFailedError, match=r"cannot be made: the process of a copy died; its output has the"):
+        VectorEnvironment(config, 2)
+    sys.modules.pop("alone")
+    gymnasium.registry.pop("Alone-v0")
 
 
 def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
