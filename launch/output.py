@@ -362,9 +362,12 @@ def revision() -> str:
     """The project's commit, with -dirty where files differ from it; outside of a git checkout the `source_digest`."""
     if (_ROOT / ".git").exists():
         command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        # A hook of another repository sets GIT_DIR.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         # Without git, or in a checkout of another user, there is no commit to be had.
         with suppress(OSError, subprocess.SubprocessError):
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+            described = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=environment)
+            return described.stdout.strip()
     return source_digest()
 
 

@@ -18,6 +18,8 @@ os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed while executing a task")
 # Ray's own 15 lets a busy machine starve the learner: runs were seen not to start within minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Under `uv run` Ray would send the working folder to its workers, and refuse a large one.
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 import ray
 from ray.autoscaler.sdk import request_resources

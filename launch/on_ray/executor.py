@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
@@ -264,6 +264,8 @@ def failure_reason(error: RayError) -> str:
     if isinstance(error, RayTaskError) and isinstance(error.cause, CallFailedError):
         return f"its rollout raised: {error.cause}"
     reason = last_line(error)
+    if isinstance(error, OutOfMemoryError):
+        return "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
     if not isinstance(error, RayActorError):
         return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.

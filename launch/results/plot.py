@@ -299,10 +299,11 @@ def _seeds_of(band: Band) -> str:
 @contextmanager
 def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Iterator[tuple["Figure", Sequence["Axes"]]]:
     """A figure with its axes, row by row. Without pyplot, whose windows and backend belong to the calling program."""
-    import matplotlib as mpl
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    # Not in the style of the user's matplotlibrc, which may need LaTeX.
+    with style.context(["default", _STYLE]):
         drawn = Figure(figsize=(width, height), layout="constrained")
         yield drawn, list(drawn.subplots(rows, columns, squeeze=False).flat)
 

@@ -32,7 +32,7 @@ def dense(
     name: str, units: int, gain: float, seeds: Iterator[int], activation: str | None = None
 ) -> keras.layers.Dense:
     start = keras.initializers.Orthogonal(gain, seed=next(seeds))
-    return keras.layers.Dense(units, activation, kernel_initializer=start, name=name)
+    return keras.layers.Dense(units, activation, kernel_initializer=start, dtype="float32", name=name)
 
 
 def linear(x: tf.Tensor, weights: LayerWeights) -> tf.Tensor:

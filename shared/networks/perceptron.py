@@ -33,9 +33,9 @@ class MultilayerPerceptron(KerasNetwork):
         if config.observation_scaling == "bounds":
             assert observation_scale is not None, "the environment's bounds are known before its network is built"
             mean, deviation = observation_scale
-            scaled = keras.layers.Rescaling(1.0 / deviation, -mean / deviation, name="scale")(inputs)
+            scaled = keras.layers.Rescaling(1.0 / deviation, -mean / deviation, dtype="float32", name="scale")(inputs)
         elif config.observation_scaling == "running":
-            scaled = _RunningScale(name="observation_scaling")(inputs)
+            scaled = _RunningScale(dtype="float32", name="observation_scaling")(inputs)
         trunks = []
         self._trunks: dict[str, list[keras.Layer]] = {}
         for name in [head.name for head in heads] or ["trunk"]:
@@ -72,8 +72,8 @@ def _trunk(head: str, config: NetworkConfig, seeds: Iterator[int]) -> Iterator[k
         name = f"{head}_hidden{i}"
         yield dense(name, units, 2**0.5, seeds, activation)
         if config.layer_norm:
-            yield keras.layers.LayerNormalization(epsilon=EPSILON, name=f"{name}_norm")
-            yield keras.layers.Activation(config.activation, name=f"{name}_activation")
+            yield keras.layers.LayerNormalization(epsilon=EPSILON, dtype="float32", name=f"{name}_norm")
+            yield keras.layers.Activation(config.activation, dtype="float32", name=f"{name}_activation")
 
 
 class _RunningScale(keras.layers.Layer):

@@ -185,6 +185,8 @@ def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, m
     for command in (["init"], ["add", "file"], ["commit", "-m", "first"]):
         subprocess.run([*git, *command], check=True, capture_output=True)
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    # As in a hook of another repository.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
     assert revision.__wrapped__() == commit[:12]
     (tmp_path / "file").write_text("changed")
     assert revision.__wrapped__() == f"{commit[:12]}-dirty"

@@ -39,6 +39,17 @@ def normalised(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.n
     return x * weights[f"{name}_norm/gamma"] + weights[f"{name}_norm/beta"]
 
 
+def test_layers_are_float32_whatever_an_environment_has_set() -> None:
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    try:
+        for settings in ({"layer_norm": True}, {"observation_scaling": "running"}):
+            mlp = network("mlp", **settings)
+            assert {str(tensor.dtype) for tensor in (*mlp.model.outputs, *mlp.model.weights)} == {"float32"}
+    finally:
+        keras.config.set_floatx(before)
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_the_perceptron_normalises_its_layers_before_they_activate(activation: str) -> None:
     mlp, seen = network("mlp", activation=activation, layer_norm=True), observations("mlp", 7)

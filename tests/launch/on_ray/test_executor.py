@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
 from hand_driven import Clock, HandDrivenExecutor, report
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
@@ -16,7 +16,7 @@ from launch.on_ray import executor as ray_executor
 from launch.on_ray import node_aggregator
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.cluster import ClusterSlots
-from launch.on_ray.executor import RayExecutor
+from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node, Slots
 from launch.on_ray.transport import Call
@@ -247,3 +247,8 @@ def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
     for memory in (weights, target):
         memory.parameters.fill(2.0)
     assert [one.parameters.tolist() for one in published] == [[1.0, 1.0]] * 2
+
+
+def test_the_reason_of_a_full_memory_is_no_pointer_to_rays_pages() -> None:
+    error = OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation on …")
+    assert "memory of its machine was nearly full: start fewer --actors" in failure_reason(error)
