@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from actors.environments import EnvironmentSpec
 from launch.bench.rehearsed_process import CALLS, GRADIENT, RecordedCall, rehearsed_process
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state
 from launch.machine import LEARNER_BYTES, PROCESSES, machine_bytes, module_command, module_environment, usable_cores
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.run.events import Row
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
@@ -94,8 +94,7 @@ def rehearsed_state(
         _record_actors(config, spec, count, recording)
     for file in recording.glob("[0-9]*"):
         file.unlink()
-    with _processes([("train", config, spec, actors, seconds, recording)]) as results:
-        rows, memory = results[0]
+    ((rows, memory),) = _results([("train", config, spec, actors, seconds, recording)])
     state = steady_state(config, rows, seconds)
     stages = state["stage_seconds_per_step"]
     touched = sum(state[f"{of}s_per_second"] * memory[f"bytes_per_{of}"] for of in ("gradient", "update"))
@@ -120,40 +119,35 @@ def full(point: Mapping[str, float]) -> str:
 def _record_actors(config: RunConfig, spec: EnvironmentSpec, count: int, folder: Path) -> None:
     """Record `count` real actors at the same time: the cores are busy as those of the machine that is rehearsed."""
     folder.mkdir()
-    with _processes([("record", config, spec, number, count, folder) for number in range(count)]) as results:
-        np.save(folder / GRADIENT, results[0][1])
-        (folder / CALLS).write_bytes(pickle.dumps([cycles for cycles, _ in results]))
+    results = _results([("record", config, spec, number, count, folder) for number in range(count)])
+    np.save(folder / GRADIENT, results[0][1])
+    (folder / CALLS).write_bytes(pickle.dumps([cycles for cycles, _ in results]))
 
 
-@contextmanager
-def _processes(calls: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
-    """The results of calls of `main`, each in a process of its own at the same time."""
+def _results(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The results of calls of `main`, each in a process of its own at the same time. The first error ends them."""
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as folder:
         files = [Path(folder, str(number)) for number in range(len(calls))]
         try:
             for file, call in zip(files, calls, strict=True):
                 file.write_bytes(pickle.dumps(call))
-                command = module_command("launch.bench.rehearsal", str(file))
+                command, variables = module_command("launch.bench.rehearsal", str(file)), module_environment()
                 # In a group of its own, which no Ctrl-C reaches: this process ends it then.
-                processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, env=module_environment(), process_group=0)
-                )
-            while any(process.poll() is None for process in processes):
-                if any(process.poll() for process in processes):
-                    break
+                processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=variables, process_group=0))
+            while None in (codes := [process.poll() for process in processes]) and not any(codes):
                 time.sleep(_POLL_SECONDS)
         finally:
             for process in processes:
                 process.terminate()
-            codes = [process.wait() for process in processes]
-        if any(codes):
-            raise ConfigurationError("the rehearsal could not be made: its process died")
+            ended = [process.wait() for process in processes]
         results = [pickle.loads(file.read_bytes()) for file in files]
     for result in results:
         if isinstance(result, Exception):
             raise result
-    yield results
+    if any(ended):
+        raise ConfigurationError("the actors could not be rehearsed: a process died")
+    return results
 
 
 # ---- In the process of one recorded actor
@@ -225,11 +219,13 @@ def _train(
     far; and the bytes that the learner reads and writes, beside those that one core can."""
     from launch.on_ray.cluster import connect, disconnecting
     from launch.on_ray.executor import RayExecutor
+    from launch.on_ray.node_aggregator import NodesExecutor
     from launch.on_ray.placement import Slots
     from launch.run.folder import RunFolder
 
     def make_executor(first_actor_id: int) -> RayExecutor:
-        return RayExecutor(config, spec, Slots(actors), first_actor_id, rehearsed_process(recording))
+        executor = NodesExecutor if config.aggregation == "node" else RayExecutor
+        return executor(config, spec, Slots(actors), first_actor_id, rehearsed_process(recording))
 
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent, disconnecting():
         # Before Ray, whose thread prints what its processes print, and imports then what this hides.
@@ -293,17 +289,20 @@ def _copied_bytes_per_second() -> float:
     return 2 * source.nbytes / min(seconds)
 
 
-def main(file: Path) -> None:
-    """Carry out the call in a file, and replace it by its result, or its error."""
+def main(file: Path) -> int:
+    """Carry out the call in a file, and replace it by its result, or its error. Returns the exit code."""
     what, *arguments = pickle.loads(file.read_bytes())
     result: Any
     try:
         result = {"record": _record, "train": _train}[what](*arguments)
     except (ConfigurationError, TrainingFailedError, EnvironmentFailedError) as error:
         result = error
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     file.write_bytes(pickle.dumps(result))
+    return EXIT_FAILED if isinstance(result, Exception) else EXIT_DONE
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -21,7 +21,7 @@ from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line, prove
 from launch.presets import usual_agent_steps
 from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
-from launch.settings.resolve import PresetArguments, divided_among, resolve_request
+from launch.settings.resolve import PresetArguments, divided_among, resolve_request, rollouts_line
 from shared.config import RunConfig, flat_settings
 from shared.config.checks import Range, check_ranges
 from shared.errors import alternatives, setting_error
@@ -103,6 +103,7 @@ def scaling(arguments: ScalingArguments) -> int:
             for repeat in range(arguments.repeats):
                 for actors, config in configs.items():
                     progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
+                    progress(console, rollouts_line(config, actors))
                     if arguments.rehearse:
                         state = rehearsed_state(config, spec, actors, seconds, Path(recordings))
                     else:
