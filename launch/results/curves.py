@@ -58,8 +58,8 @@ class Curve(NamedTuple):
 class Band(NamedTuple):
     """Runs that differ only in their seed, drawn as one line: a median with quartiles.
 
-    `x` and the quartiles are float64 [M]. `seeds` int64 [M] is the number of runs with data there: runs start and end
-    at different x.
+    `x` and the quartiles are float64 [M], up to the end of the first run that ends. `seeds` int64 [M] is the number of
+    runs with data there: runs start at different x.
     """
 
     label: str
@@ -140,7 +140,7 @@ def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """Medians and quartiles of runs that differ only in their seed, wherever at least two of several have data."""
+    """Medians and quartiles of runs that differ only in their seed, where at least two have data and none has ended."""
     groups = same_but_for_seed([curve.run for curve in curves])
     return [_band(label, [curves[i] for i in members]) for label, members in groups]
 
@@ -180,7 +180,8 @@ def seeds_of(runs: Sequence[RunMetrics], count: int | None = None) -> str:
 def _band(label: str, curves: Sequence[Curve]) -> Band:
     least = min(2, len(curves))
     first = sorted(curve.x[0] for curve in curves)[least - 1]
-    last = sorted(curve.x[-1] for curve in curves)[-least]
+    # A seed that has ended is often a good one: without it the median of the others would fall.
+    last = min(curve.x[-1] for curve in curves)
     x = np.linspace(first, last, _BAND_POINTS) if last > first else np.array([first])
     # The rows of seeds are not at the same frames.
     close = (last - first) / 100

@@ -65,6 +65,8 @@ _Read = TypeVar("_Read")
 _Y_CHARACTERS = 30
 # Characters of an inch, and the inches of a panel that its title and the text of its legend do not have.
 _TITLE_CHARACTERS, _LEGEND_CHARACTERS = (14, 0.9), (17, 1.3)
+# Runs with the same number of frames end within a few rows.
+_SAME_END = 1.02
 # Inches below the axes of the numbers and the label of x.
 _X_INCHES = 0.42
 _PANELS_IN_A_ROW = 3
@@ -287,13 +289,14 @@ def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
 
 
 def _seeds_of(band: Band) -> str:
-    """The number of runs in a band, and the number at its ends if some start later or end earlier."""
+    """The number of runs in a band, the number at its start if some start later, and where it ends."""
     runs = [curve.run for curve in band.curves]
     if not band.seeds.size:
         return f"{seeds_of(runs)}, no two of which overlap"
-    most, first, last = band.seeds.max(), band.seeds[0], band.seeds[-1]
-    ends = [f"{count} at the {end}" for end, count in (("start", first), ("end", last)) if count < most]
-    return seeds_of(runs, most) + (f" ({', '.join(ends)})" if ends else "")
+    most, first = band.seeds.max(), band.seeds[0]
+    go_on = max(curve.x[-1] for curve in band.curves) > _SAME_END * band.x[-1]
+    start = f" ({first} at the start)" if first < most else ""
+    return seeds_of(runs, most) + start + (" until the first one ends" if go_on else "")
 
 
 @contextmanager
