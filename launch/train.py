@@ -434,7 +434,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             if first is not None:
                 say(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
             crowded = budget.warning() if config.executor == "ray" else None
-            for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
+            for warning in (crowded, annealing_warning(config)):
                 say(warning and f"warning: {warning}")
             yield
         except BaseException as error:

@@ -39,15 +39,20 @@ _NAME = re.compile(r"\w[\w.-]*")
 # The settings that `divided_among` derives, and the source of each: an explicit value switches the source off.
 _DERIVED_FROM = {
     "actor.environments": "actor.total_environments",
+    "actor.epochs": "actor.epochs_of_many",
     "actor.minibatches": "learner.agent_steps_per_update",
     "learner.gradients_per_update": "learner.agent_steps_per_update",
 }
-# A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
-_LEAST_STEPS = 16
+# With fewer agent steps in a rollout a core has half of its rate, and the learner twice the messages (docs/scaling.md).
+_LEAST_AGENT_STEPS, _LEAST_ENVIRONMENTS = 64, 2
+# With this multiple of the preset's agent steps in flight the learner is full, and fewer epochs need fewer gradients.
+_MANY = 4
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
 # epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/many_workers.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
 _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
+# An update may differ from the wanted one by this share before a minibatch has fewer agent steps than these.
+_LEAST_MINIBATCH, _TOLERATED_MISFIT = 64, 0.2
 
 
 @dataclass(frozen=True)
@@ -188,13 +193,15 @@ def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig
 
 
 def divided_among(config: RunConfig, actors: int) -> RunConfig:
-    """The settings of a new run with `actors` actors: those of each actor, and of the learner, for this number.
+    """The settings of a new run with `actors` actors: the form of least predicted time to the target (docs/scaling.md).
 
-    A preset is a set of hyperparameters, and the number of actors none of them. `actor.total_environments` are divided
-    among the actors, and with more actors than these the unroll length, so that the agent steps in flight stay the
-    same, on which learning depends (docs/scaling.md). An update keeps its `learner.agent_steps_per_update`: it is from
-    a minibatch of a large rollout, or the mean of the gradients of several small ones. It has data of at least four
-    environments, and of two for each epoch.
+    Time is the agent steps needed, which grow slowly with those in flight, over the rate. The rule:
+
+    1. The actors divide `actor.total_environments`, each the nearest whole share. A rollout has at least 64 agent
+       steps, of two environments where one has fewer: with more actors than that, more agent steps are in flight.
+    2. With four times the preset's agent steps in flight, the epochs are `actor.epochs_of_many`.
+    3. An update keeps its `learner.agent_steps_per_update`: it is a minibatch of a large rollout, or the mean of the
+       gradients of several small ones, with data of at least four environments and of two for each epoch.
 
     This is the only place where the number of actors changes a setting. A resumed run keeps its settings.
     """
@@ -202,31 +209,21 @@ def divided_among(config: RunConfig, actors: int) -> RunConfig:
     total, per_update = actor.total_environments, learner.agent_steps_per_update
     if total is not None:
         # A GPU actor plays two vectors in turn, which are equally long.
-        least = 1 if actor.device == "cpu" else VECTORS
-        shares = (n for n in range(least, total + 1, least) if total % n == 0 and n * actors <= total)
-        minibatches = actor.minibatches if per_update is None else 1
-        unroll_length = _unroll_length_of(actors, total, config)
+        unit = 1 if actor.device == "cpu" else VECTORS
+        least = min(_LEAST_ENVIRONMENTS, -(-_LEAST_AGENT_STEPS // actor.unroll_length))
+        environments = max(unit * round(total / actors / unit), unit * -(-least // unit))
+        many = actors * environments >= _MANY * total
         actor = replace(
             actor,
-            environments=max(shares, default=least),
-            unroll_length=unroll_length,
-            total_environments=max(total, min(actors, total * actor.unroll_length // unroll_length)),
-            minibatches=minibatches,
+            environments=environments,
+            epochs=(actor.epochs_of_many if many else None) or actor.epochs,
+            minibatches=actor.minibatches if per_update is None else 1,
         )
     if per_update is not None:
         minibatches, gradients = _update_of(per_update, actor, together=config.network.recurrent != "none")
         actor = replace(actor, minibatches=minibatches)
         learner = replace(learner, gradients_per_update=gradients)
     return replace(config, actor=actor, learner=learner)
-
-
-def _unroll_length_of(actors: int, total: int, config: RunConfig) -> int:
-    """The unroll length, halved while the actors have more agent steps in flight than `total` environments."""
-    unroll_length, least = config.actor.unroll_length, max(_LEAST_STEPS, config.method.n_step or 1)
-    halved = unroll_length
-    while halved * actors > unroll_length * total and halved % 2 == 0 and halved // 2 >= least:
-        halved //= 2
-    return halved
 
 
 def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple[int, int]:
@@ -243,7 +240,9 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
     def misfit(minibatches: int) -> tuple[float, int]:
         gradients = agent_steps * minibatches / rollout
         missing = max(0.0, least_gradients - gradients)
-        return (missing + abs(max(1, round(gradients)) / gradients - 1.0), minibatches)
+        small = _TOLERATED_MISFIT if rollout < _LEAST_MINIBATCH * minibatches else 0.0
+        difference = abs(max(1, round(gradients)) / gradients - 1.0)
+        return (missing + small + (difference if difference > _TOLERATED_MISFIT else 0.0), minibatches)
 
     minibatches = min((m for m in range(1, drawable + 1) if drawable % m == 0), key=misfit)
     return minibatches, max(1, round(agent_steps * minibatches / rollout))
@@ -254,6 +253,8 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
     rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
     gradients = f", the {config.method.reduction} of {count} gradients" if count > 1 else ""
     reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
+    if actor.fresh_gradients:
+        reuse += f"; returns by {'the newest' if actor.minibatches == 1 else 'acting'} weights"
     return (
         f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
         f"{agent_steps_per_update(config):,}{gradients}{reuse}"

@@ -141,13 +141,15 @@ class ActorConfig:
     unroll_length: Annotated[int, Range(1)] = 20
     """Steps of each environment between two gradients; t_max in the paper, where it is 5."""
     total_environments: Annotated[int | None, Range(1)] = None
-    """Number of environments of all actors together. Each actor gets the same share: the largest divisor of this number
-    with which all actors have no more environments than this, and at least 1. With more actors than this,
-    --actor.unroll-length is halved, at least to 16. None, or an explicit --actor.environments: every actor has
-    --actor.environments."""
+    """Number of environments of all actors together. Each actor has the nearest whole share of them, and at least 64
+    agent steps in a rollout, or two environments: more actors than that play more environments. None, or an explicit
+    --actor.environments: every actor has --actor.environments."""
     epochs: Annotated[int, Range(1)] = 1
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
     --method.clip-ratio."""
+    epochs_of_many: Annotated[int | None, Range(1)] = None
+    """E of a new run whose actors have four times the agent steps in flight of --actor.total-environments, or more.
+    None, or an explicit --actor.epochs: as that says."""
     minibatches: Annotated[int, Range(1)] = 1
     """M: number of random parts of a rollout, each of which gives one gradient. An actor reports E x M gradients per
     rollout. M divides the environments times the unroll length."""
