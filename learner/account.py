@@ -88,12 +88,10 @@ class Account:
         self.lag_counts: Counter[int] = Counter()
         self.recent_returns: deque[float] = deque(maxlen=RETURN_WINDOW)
         self.episodes = self.non_finite_returns = 0
-        # The difference where agent steps before a resume were counted with another frame skip.
-        self._more_frames = 0
 
     @property
     def frames(self) -> int:
-        """Global frames: each sampled agent step x the frame skip that it was played with."""
+        """Global frames: sampled agent steps x the frame skip, which a resume cannot change."""
         return self.frames_of(self.ledger.sampled)
 
     @property
@@ -111,7 +109,7 @@ class Account:
         return mean if math.isfinite(mean) else None
 
     def frames_of(self, agent_steps: int) -> int:
-        return agent_steps * self._config.frames_per_agent_step + self._more_frames
+        return agent_steps * self._config.frames_per_agent_step
 
     def learning_rate_at(self, frames: int) -> float:
         optimizer = self._config.optimizer
@@ -135,7 +133,6 @@ class Account:
     def state(self) -> dict[str, Any]:
         return {
             "ledger": self.ledger.to_json(),
-            "frames": self.frames,
             "lag_counts": sorted(self.lag_counts.items()),
             "recent_returns": list(self.recent_returns),
             "episodes": self.episodes,
@@ -144,8 +141,6 @@ class Account:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.ledger = Ledger.from_json(state["ledger"])
-        by_this_skip = self.ledger.sampled * self._config.frames_per_agent_step
-        self._more_frames = state["frames"] - by_this_skip
         self.lag_counts = Counter(dict(state["lag_counts"]))
         self.recent_returns = deque(state["recent_returns"], maxlen=RETURN_WINDOW)
         self.episodes, self.non_finite_returns = state["episodes"], state["non_finite_returns"]

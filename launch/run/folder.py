@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 from zipfile import BadZipFile
@@ -54,10 +54,8 @@ _MOST_OF_AN_ERROR = 300
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 # Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
-# Modules of the wrappers that presets name.
-OWN_MODULES = frozenset({"actors.environments.car_racing"})
 # Modules that settings from files may name. None: every module.
-_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=OWN_MODULES)
+_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
 
 
 class RunFolder:
@@ -183,8 +181,9 @@ class RunFolder:
         return replace(spec, observation_mean=mean.astype(np.float32))
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the resolved settings. This process may import their modules from now on."""
-        write_json(self.settings_file, msgspec.to_builtins(config))
+        """Write all resolved settings. This process may import their modules from now on."""
+        # `msgspec.to_builtins` omits fields that an older file lacked: a later change of their default would reach it.
+        write_json(self.settings_file, asdict(config))
         trust_environment(config.environment)
 
     def read_config(self, setting: str = "resume") -> RunConfig:
@@ -467,7 +466,7 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
 def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
     """The SHA-256 of the sources of the user's imported modules, by name; of a package that of all its files."""
     digests = {}
-    for name in set(environment.modules) - OWN_MODULES:
+    for name in set(environment.modules):
         module = sys.modules.get(name)
         files = [Path(file)] if (file := getattr(module, "__file__", None)) else []
         for folder in getattr(module, "__path__", ()):

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from launch import zoo
 from launch.output import make_folder, nearest, typed_path
-from launch.run.folder import OWN_MODULES
 from launch.run.saving import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -103,7 +102,7 @@ def _fetched(url: str) -> Path:
 
 def trust_option(config: RunConfig) -> str:
     """The end of a suggested command that plays a run: the option to run the modules of others, if it names any."""
-    return "" if OWN_MODULES.issuperset(config.environment.modules) else " --trust-imports"
+    return " --trust-imports" if config.environment.modules else ""
 
 
 RunPath = Annotated[Path, run_path]

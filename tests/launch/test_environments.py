@@ -275,11 +275,11 @@ def test_imports_need_permission(module: Module, run_of_another_process: Path, r
     assert "this" not in sys.modules
 
 
-def test_a_preset_that_names_a_wrapper_of_ours_needs_none() -> None:
-    config = PRESETS["car-racing"].config
+def test_a_wrapper_of_others_needs_permission() -> None:
+    config = PRESETS["cartpole"].config
     check_imports(config.environment, "run", "run")
     assert trust_option(config) == ""
-    own = replace(config.environment, wrappers=(*config.environment.wrappers, "theirs:Wrapper"))
+    own = replace(config.environment, wrappers=("theirs:Wrapper",))
     assert trust_option(replace(config, environment=own)) == " --trust-imports"
     with pytest.raises(ConfigurationError, match="would import theirs: give --trust-imports"):
         check_imports(own, "run", "run")

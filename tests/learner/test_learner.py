@@ -367,18 +367,3 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
         assert (one.mean_return, one.episodes) == (np.mean(range(20, 120)), 120)
         one.record(report(returns=(120,)), None, 0)
         assert one.mean_return == np.mean(range(21, 121))
-
-
-def test_frames_after_a_changed_frame_skip(cartpole: RunConfig) -> None:
-    account = Account(cartpole)
-    account.record(report(agent_steps=60), None, 0)
-    assert account.learning_rate == account.learning_rate_at(60)
-    skipping = replace(cartpole, environment=replace(cartpole.environment, frame_skip=4))
-    resumed = Account(skipping)
-    resumed.restore(account.state())
-    assert resumed.frames == 60
-    resumed.record(report(), "non_finite", 0)
-    assert resumed.frames == resumed.frames_of(70) == 100
-    again = Account(skipping)
-    again.restore(resumed.state())
-    assert (again.frames, again.learning_rate) == (100, resumed.learning_rate)

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -18,9 +17,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from waiting import DEADLINE_SECONDS
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
-from actors.environments.car_racing import LastDrawn
 from actors.environments.gymnasium import make_env
-from launch.presets import PRESETS
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
 
@@ -212,33 +209,3 @@ def test_the_mean_observation_is_reproducible_and_in_range() -> None:
     assert first.shape == (84, 84, 4)
     assert first.dtype == np.float32
     assert 0 <= first.min() < first.max() <= 255
-
-
-def drawn_for(config: EnvironmentConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple], int]:
-    """The observations of an episode, and how often the road was drawn for them."""
-    environment = make_env(config)
-    seen = [environment.reset(seed=5)[0]]
-    unwrapped: Any = environment.unwrapped
-    road = Mock(side_effect=unwrapped._render_road)
-    monkeypatch.setattr(unwrapped, "_render_road", road)
-    truncated = False
-    while not truncated:
-        *moment, truncated, _ = environment.step(3)
-        seen.append(tuple(moment))
-    environment.close()
-    return seen, road.call_count
-
-
-def test_car_racing_looks_the_same_with_fewer_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
-    preset = PRESETS["car-racing"].config.environment
-    # In the middle of a repeated action.
-    ends = "gymnasium.wrappers:TimeLimit,max_episode_steps=14"
-    plain, drawn = drawn_for(replace(preset, wrappers=(ends,)), monkeypatch)
-    seen, drawn_for_looks = drawn_for(replace(preset, wrappers=(ends, *preset.wrappers)), monkeypatch)
-
-    assert preset.wrappers == (f"{LastDrawn.__module__}:LastDrawn,times={preset.frame_skip}",)
-    # Three actions of four frames, and the fourth until the end, after two.
-    assert (drawn, drawn_for_looks) == (14, 4)
-    assert len(seen) == len(plain) == 5
-    for ours, theirs in zip(seen, plain, strict=True):
-        np.testing.assert_equal(ours, theirs)

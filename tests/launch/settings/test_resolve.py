@@ -1,5 +1,6 @@
 """The settings of a run for its number of actors: a preset is a set of hyperparameters, and actors only divide it."""
 
+import json
 from operator import attrgetter
 from pathlib import Path
 
@@ -113,6 +114,20 @@ def test_options_of_the_environment_are_added_to_those_that_it_has() -> None:
         assert changed_by_hand(config, added).environment.options == {"length": 1, "mass": 3}
 
 
+def test_a_settings_file_of_an_older_version_is_completed_by_a_resume(tmp_path: Path) -> None:
+    """A later change of a default would otherwise change the run."""
+    folder = RunFolder(tmp_path)
+    folder.write_config(PRESETS["cartpole"].config)
+    whole = json.loads(folder.settings_file.read_text())
+    older = {**whole, "method": {**whole["method"]}}
+    del older["trackers"], older["method"]["clip_ratio"]
+    folder.settings_file.write_text(json.dumps(older))
+    folder.write_config(folder.read_settings())
+    written = json.loads(folder.settings_file.read_text())
+    assert written.keys() == whole.keys()
+    assert written["method"].keys() == whole["method"].keys()
+
+
 def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "nstep-q"\nenvironment.id = "CartPole-v1"\nnetwork.name = "mlp"\n')
@@ -125,8 +140,6 @@ def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> No
         (TrainRequest("a3c", typed), 4),
         (TrainRequest(config=file, settings={"environment.frame_skip": 2}), 2),
         (TrainRequest("a3c", {"environment.id": "ALE/Breakout-v5"}), 4),
-        # It is CarRacing's own, as all settings of a preset that is named.
-        (TrainRequest("car-racing", {"environment.id": "CarRacing-v3"}), 4),
     ):
         assert resolve_request(request).config.environment.frame_skip == frame_skip, request
 
