@@ -199,10 +199,18 @@ class RunFolder:
             if (self.path / SEEDS_FILE).is_file():
                 raise setting_error(setting, self.path, "has several seeds: name the folder of one, seed-N in it")
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
+        if is_of_another_program(file):
+            raise setting_error(setting, self.path, "is not the folder of a run: its config.json is another program's")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
+
+
+def is_of_another_program(file: Path) -> bool:
+    """True if a config.json that can be read has no environment. Other programs keep folders below runs/, too."""
+    values = read_object(file)
+    return bool(values) and not isinstance(values.get("environment"), dict)
 
 
 def is_resumable(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from launch import zoo
 from launch.output import make_folder, nearest, typed_path
+from launch.run.folder import is_of_another_program
 from launch.run.saving import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -23,7 +24,8 @@ _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 def run_folders(runs: Path) -> Iterator[Path]:
     """The folders of runs and of seeds below a folder, the newest first."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
-    yield from (file.parent for file in sorted(found, key=lambda file: (_started(file), file), reverse=True))
+    newest_first = sorted(found, key=lambda file: (_started(file), file), reverse=True)
+    yield from (file.parent for file in newest_first if not is_of_another_program(file))
 
 
 def _started(file: Path) -> int:
