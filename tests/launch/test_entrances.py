@@ -94,7 +94,7 @@ def test_actors_receive_the_settings_of_the_folder(
     assert received[-1] == of_resumed
     assert (of_resumed.actor, of_resumed.learner) == (of_new.actor, of_new.learner)
     in_flight = {config.actor.environments * config.actors for config in (of_new, of_resumed)}
-    assert in_flight == {max(of_new.actor.total_environments, of_new.actors)}
+    assert in_flight == {max(of_new.actor.total_environments, 2 * of_new.actors)}
 
 
 @pytest.mark.parametrize("actors", [1, 4])
