@@ -240,11 +240,11 @@ def test_environments_are_divided_into_equally_long_vectors() -> None:
 
 
 def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
-    """64 actors of Pong have one environment each. A new run on GPUs would have two."""
-    alone = with_settings(divided_among(PONG, 64), {"actor.device": "gpu"})
-    assert alone.actor.environments == 1
+    """3 actors of Pong have 11 environments each. A new run on GPUs would have an even number."""
+    alone = with_settings(divided_among(PONG, 3), {"actor.device": "gpu"})
+    assert alone.actor.environments == 11
     assert on_device(alone, spec, 1) == (alone, None)
-    with pytest.raises(ConfigurationError, match="environments 1: must be even"):
+    with pytest.raises(ConfigurationError, match="environments 11: must be even"):
         on_device(alone, spec, 1, resume=True)
     config, line = on_device(with_settings(alone, {"actor.device": "auto"}), spec, 1, resume=True)
     assert config.actor.device == "cpu"
