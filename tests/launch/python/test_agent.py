@@ -152,7 +152,7 @@ def test_observations_come_in_any_form_one_by_one_or_in_batches(name: str) -> No
 def test_an_action_is_for_one_observation_and_actions_for_a_batch() -> None:
     agent = tributary.load("zoo:cartpole")
     action, state = agent.act([0, 0, 1, 0])
-    assert (action.shape, action.dtype, state) == ((), np.int32, ())
+    assert (action.shape, action.dtype, state) == ((), np.int64, ())
     assert [agent.act([0, 0, x, 9 * x], deterministic=True)[0] for x in (1, -1)] == [1, 0]
     # Sampling pads three to four.
     for count in (1, 3):
