@@ -60,8 +60,7 @@ class GradientAccumulator:
     same graph has already changed. An update takes the sum of its gradients, or their `mean`.
 
     Milliseconds a gradient of 677,943 numbers on one core of an AMD EPYC: 0.17 by NumPy; 0.14 to 0.17 by `tf.add_n` of
-    4 to 16 gradients at once, which would hold their memory until the K-th; 0.54 by a graph call that checks and adds
-    each (docs/studies/throughput.md).
+    4 to 16 gradients at once, which would hold their memory until the K-th (docs/studies/throughput.md).
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class GradientAccumulator:
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P], or a sum of `count`. The K-th one since the last update completes an update.
 
-        Raises no error for a non-finite gradient: it makes the norm of its sum non-finite, which changes nothing.
+        A non-finite gradient makes the norm of its sum non-finite: that sum changes nothing.
         """
         before, self._pending = self._pending, self._pending + count
         if before:
