@@ -84,7 +84,7 @@ def pack(
         raise ConfigurationError(f"{name}: a name is of lower-case letters, digits and hyphens")
     run = RunFolder(folder)
     config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
-    spec = run.with_observation_mean(config, environment_spec(config.environment))
+    spec = run.as_trained(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(run, config, spec, weights)
     rows = read_rows(run)
     # On the file system of `into`, for the rename at the end.

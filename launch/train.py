@@ -219,7 +219,7 @@ def _prepare(
             config = divided_among(config, budget.actors)
     first: FirstWeights | None = None
     if resume:
-        spec = folder.with_observation_mean(config, spec)
+        spec = folder.as_trained(config, spec)
         check_checkpoint(config, spec, folder)
         summary = read_object(folder.summary)
         reached = reached_limit(config, summary)

@@ -45,7 +45,7 @@ class Agent:
     def __init__(self, folder: RunFolder, weights: WeightsName, seed: int) -> None:
         config = folder.read_config("run")
         self.config: RunConfig = config
-        self._spec = folder.with_observation_mean(config, environment_spec(config.environment))
+        self._spec = folder.as_trained(config, environment_spec(config.environment))
         for line in changed_modules(folder, config.environment):
             warnings.warn(f"{folder.name}: {line}", stacklevel=4)
         self._environment = EnvironmentSide(config.environment, self._spec)

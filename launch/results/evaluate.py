@@ -154,7 +154,7 @@ def run_to_play(folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
     from actors.environments import environment_spec
 
     config = folder.read_config("run")
-    return config, folder.with_observation_mean(config, environment_spec(config.environment))
+    return config, folder.as_trained(config, environment_spec(config.environment))
 
 
 def load_policy(

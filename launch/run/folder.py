@@ -9,13 +9,14 @@ summary.json             written at the end             observation_mean.npy  wh
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
+LOGGER = logging.getLogger("tributary")
 LOCK_FILE = ".lock"
 # In the folder of several seeds: see `SeveralSeeds`.
 SEEDS_FILE = "seeds.json"
@@ -161,16 +163,27 @@ class RunFolder:
             with suppress(OSError):
                 folder.rmdir()
 
-    def with_observation_mean(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
-        """Complete a spec with the mean observation of this run, if its network subtracts one.
+    def as_trained(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
+        """Replace in a spec what the network of this run scales observations by: their mean, or their bounds.
 
-        A mean that is missing or damaged, and a run without weights, are a ConfigurationError.
+        A ConfigurationError: a mean that is missing or damaged, a run without weights, and actions of the environment
+        that are bounded otherwise than in training, where the same output of the network is another action.
         """
         if not self.best_weights.is_file() and not self.has_checkpoint:
             raise ConfigurationError(
                 f"{self.path} has no weights, neither best.npz nor a checkpoint: the run was stopped before its first "
                 f"one, or they were not kept; start anew: tributary train --config {quoted(self.settings_file)}"
             )
+        protocol = read_object(self.manifest).get("environment_protocol", {})
+        was, now = (_bounds_of(space) for space in (protocol.get("action_space", spec.action_space), spec.action_space))
+        if was != now:
+            problem = f"has actions from {now}, and {self.name} was trained with actions from {was}"
+            raise setting_error("environment.id", config.environment.id, problem)
+        bounds: Any = tuple(map(tuple, protocol.get("observation_bounds", ())))
+        given: Any = spec.observation_bounds
+        if bounds != given and np.shape(bounds) == np.shape(given):
+            LOGGER.warning("%s: other bounds of observations than now: its network scales by its own", self.name)
+            spec = replace(spec, observation_bounds=bounds)
         if not centres_observations(config, spec):
             return spec
         try:
@@ -251,6 +264,11 @@ def check_imports(environment: EnvironmentConfig, setting: str, place: str) -> N
         raise setting_error(
             setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
         )
+
+
+def _bounds_of(space: Mapping[str, Any]) -> str:
+    """The least and the greatest action of a described space, or the first of its choices."""
+    return f"{space['low']} to {space['high']}" if "low" in space else str(space.get("start"))
 
 
 def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
@@ -460,6 +478,10 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
     }
     if spec.images:
         protocol["mean_of_random_play_subtracted"] = config.network.centre_observations
+    if spec.action_space:
+        protocol["action_space"] = spec.action_space
+    if config.network.observation_scaling == "bounds":
+        protocol["observation_bounds"] = spec.observation_bounds
     others = f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}"
     return {
         **provenance(),

@@ -292,7 +292,7 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
     if trained != has:
         problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
         raise setting_error("environment.id", config.environment.id, problem)
-    spec = other.with_observation_mean(config, spec)
+    spec = other.as_trained(config, spec)
     prepare_to_read_weights(config)
     from actors.policy import Policy
 

@@ -31,7 +31,7 @@ def policy_of(run: Path, weights: WeightsName = "auto") -> tuple[Policy, Environ
     """The network of a run with its weights, and the facts about its environment."""
     folder = RunFolder(run)
     config = folder.read_settings("run")
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    spec = folder.as_trained(config, environment_spec(config.environment))
     policy = Policy(config, spec, training=False)
     policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)
     return policy, spec

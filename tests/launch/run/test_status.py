@@ -9,28 +9,41 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
 from untrained_runs import policy_of
 from waiting import UNTIL_FRAMES
 from written_runs import written_run
 
 from actors.environments import environment_spec
+from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
 from launch.output import write_json
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder, WeightsName, agent_steps_learned, holder_of, lock_folder
+from launch.run.folder import (
+    RunFolder,
+    WeightsName,
+    agent_steps_learned,
+    holder_of,
+    lock_folder,
+    manifest,
+    write_weights,
+)
 from launch.run.lookup import discard_if_empty, new_run_dir, run_folders, run_path
 from launch.run.summary import reached_limit, run_status
-from shared.config import RunConfig
+from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
-from shared.types import Float32Array
+from shared.types import Float32Array, WeightSnapshot
 
 HOLD = "import sys, pathlib; from launch.run.folder import lock_folder; lock = lock_folder(pathlib.Path(sys.argv[1]))"
 
@@ -301,3 +314,31 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     # The weights are those of its last checkpoint, for want of best ones.
     assert not other.best_weights.exists()
     assert "the last checkpoint" in json.loads(new.manifest.read_text())["started_from"]["weights"]
+
+
+class Steered(gymnasium.Env):
+    observation_space, action_space = Box(0, 1, (2,)), Box(-1, 1, (1,))
+
+
+def test_a_run_keeps_its_bounds_where_the_environment_has_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: Callable[[str], str]
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Steered-v0", EnvSpec("Steered-v0", Steered))
+    network = NetworkConfig(name="mlp", hidden_sizes=(8,), observation_scaling="bounds")
+    config = RunConfig(environment=EnvironmentConfig(id="Steered-v0", frame_skip=1), network=network)
+    run, spec = RunFolder(tmp_path / "run"), environment_spec(config.environment)
+    run.make().close()
+    run.create(config, spec, manifest(config, spec, "", ""))
+    policy, observations = Policy(config, spec), np.array([[0.2, 0.9]], np.float32)
+    write_weights(run.best_weights, WeightSnapshot(1, policy.initial_parameters()), policy.layout, "its weights")
+    value = policy.values(observations)
+    monkeypatch.setattr(Steered, "observation_space", Box(0, 1000, (2,)))
+    assert policy_of(run.path)[0].values(observations) == value
+    assert caplog.messages == [f"{run.path}: other bounds of observations than now: its network scales by its own"]
+    monkeypatch.setattr(Steered, "observation_space", Box(0, 1, (2,)))
+    monkeypatch.setattr(Steered, "action_space", Box(-2, 2, (1,)))
+    for command in (f"evaluate {run.path}", f"export {run.path}"):
+        assert refused(command).endswith(
+            f"has actions from [-2.0] to [2.0], and {run.path} was trained with actions from [-1.0] to [1.0]"
+        )
+    assert caplog.messages[1:] == []

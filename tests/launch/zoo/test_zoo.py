@@ -41,7 +41,7 @@ def test_an_agent_is_whole(name: str) -> None:
     folder = RunFolder(run_path(name))
     assert folder.name == name
     config = folder.read_config("run")
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    spec = folder.as_trained(config, environment_spec(config.environment))
     policy = Policy(config, spec, training=False)
     # The layout's fingerprint is in the file: weights of another network are refused.
     snapshot, source = load_weights(folder, "auto", policy.layout)
