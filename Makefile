@@ -9,7 +9,7 @@ CLUSTER_EXTRA := $(VENV)/.cluster-extra
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test gpu-test lint format settings clean
+.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test gpu-test lint format figures settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -33,6 +33,7 @@ help:
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
 	@echo "make agent    pack a run as an agent that ships: RUN=runs/… NAME=pong, for zoo:pong"
+	@echo "make figures  write the tables and pictures of results in README and docs from their rows"
 	@echo "make settings write docs/settings.md from the docstrings of the settings"
 	@echo "make clean    remove the environment and the caches"
 
@@ -55,8 +56,8 @@ train: $(INSTALLED)
 	$(BIN)/tributary train $(ARGS)
 
 agent: $(INSTALLED)
-	$(BIN)/python docs/zoo.py pack $(RUN) $(NAME) $(ARGS)
-	$(BIN)/python docs/zoo.py > docs/zoo.md
+	$(BIN)/python docs/zoo.py $(RUN) $(NAME) $(ARGS)
+	$(BIN)/python docs/figures.py
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
@@ -121,6 +122,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+figures: $(INSTALLED)
+	$(BIN)/python docs/figures.py
 
 settings: $(INSTALLED)
 	$(BIN)/python -m launch.settings.help > docs/settings.md

@@ -1,7 +1,6 @@
-"""For maintainers: make a run an agent that ships, and write the page of the agents.
+"""For maintainers: make a run an agent that ships.
 
-    python docs/zoo.py pack RUN NAME     add the agent of a run to launch/zoo, evaluated by each published protocol
-    python docs/zoo.py > docs/zoo.md     the page
+    python docs/zoo.py RUN NAME     add the agent of a run to launch/zoo, evaluated by each published protocol
 
 An agent's folder has the files of a run: weights (as float16 unless the score suffers), settings and manifest without
 paths, a hundred rows of metrics, the summary, and evaluations with the commands that repeat them.
@@ -22,34 +21,14 @@ from rich.console import Console
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.commands.zoo import described_agents
 from launch.output import exit_code, replace_folder, revision, to_json, write_json
 from launch.results.curves import read_rows
-from launch.results.evaluate import EvaluateArguments, load_policy, mean_and_error, score
+from launch.results.evaluate import EvaluateArguments, load_policy, score
 from launch.run.folder import RunFolder, WeightsName, read_object, write_weights
 from launch.run.lookup import run_path
 from launch.settings.files import for_another_run
 from shared.errors import ConfigurationError
 
-_PAGE = """\
-# Agents that ship
-
-`zoo:NAME` can replace a run folder in `tributary watch`, `evaluate`, `record`, `plot`, `report`, `export` and
-`train --start-from`. Their output goes to `runs/zoo-NAME` in the working directory; the agents themselves are
-read-only. `tributary zoo` lists them, and `--json FILE` writes the list.
-
-Each score is the mean unclipped return of whole episodes ± its standard error, by the [protocol](scores.md) in the same
-row. The command repeats it; on another processor, sampled actions and therefore games may differ. Agent steps include
-those of the run that a run started from. The weights are those that did best: in training, by the return at a
-checkpoint, or in an evaluation.
-
-| agent | environment | agent steps of training | weights | protocol | score | command |
-|---|---|---|---|---|---|---|
-"""
-_MAKE = """
-`make agent RUN=runs/NAME NAME=pong` adds the agent of a run: it stores the weights as float16 unless the score suffers,
-runs the evaluations, and writes this page.
-"""
 _MOST_BYTES = 3_500_000
 _ROWS = 100
 # Significant ones.
@@ -58,19 +37,6 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
 # Options with names of files or machines, which do not affect the training.
 _OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--resume")
-
-
-def page() -> str:
-    """The text of docs/zoo.md."""
-    rows = []
-    for name, agent in described_agents().items():
-        first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"
-        first += (agent["evaluations"][0]["weights"].removeprefix("the weights that were "),)
-        for made in agent["evaluations"]:
-            cells = (*first, made["protocol"]["name"], mean_and_error(made), f"`{made['command']}`")
-            rows.append(f"| {' | '.join(cells)} |\n")
-            first = ("",) * len(first)
-    return _PAGE + "".join(rows) + _MAKE
 
 
 def pack(
@@ -146,11 +112,7 @@ def _scrubbed(values: Any) -> Any:
 
 
 def main() -> None:
-    if len(sys.argv) == 1:
-        print(page(), end="")
-        return
     parser = argparse.ArgumentParser("python docs/zoo.py", description="Add the agent of a run as zoo:NAME.")
-    parser.add_argument("pack", choices=["pack"])
     parser.add_argument("run", type=run_path, help="folder of the run, or latest")
     parser.add_argument("name", help="lower-case letters, digits and hyphens; an existing agent is replaced")
     parser.add_argument("--weights", default="auto", help="as in tributary evaluate")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from launch.output import provenance
 from launch.presets import PRESETS
 
 _ACTOR = PRESETS["pong"].config.actor
@@ -35,6 +36,8 @@ PEERS = {
     "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
     "Stable-Baselines3, 16 x 5, dummy": ("sb3_a2c.py", "16 dummy 5"),
 }
+# Their names in docs/measurements.jsonl: `python docs/figures.py add peers JSON --cpu …`.
+SYSTEMS = dict(zip((*OURS, *PEERS), ("pong", "32x20", "16x5", "torch_ppo", "torch_vec_a2c", "sb3_a2c"), strict=True))
 RATIOS = [
     ("tributary, the preset pong", "torch PPO, the same rollouts, epochs and updates"),
     ("tributary, 32 x 20, float32", "torch, 32 environments, 2 threads, float32"),
@@ -42,13 +45,12 @@ RATIOS = [
 ]
 
 
-def ours(options: str, seconds: str) -> tuple[float, float]:
-    """Agent steps per second, and the fraction of the bound."""
+def ours(options: str, seconds: str) -> dict:
+    """The result of docs/studies/bound.py."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = f"{Path(__file__).parents[1] / 'bound.py'} --seconds {seconds} --json {file.name} {options}"
         subprocess.run([sys.executable, *command.split()], capture_output=True, check=True)
-        result = json.loads(Path(file.name).read_text())
-    return result["agent_steps_per_second"], result["fraction_of_bound"]
+        return json.loads(Path(file.name).read_text())
 
 
 def peer(python: str, script: str, options: str, seconds: str) -> float:
@@ -66,29 +68,39 @@ def shown(fraction: float | None) -> str:
 def main() -> None:
     python, *rest = sys.argv[1:]
     repeats, seconds, file = [*rest, *["5", "15", ""][len(rest) :]]
-    rounds = []
+    rounds, busy = [], []
     for _ in range(int(repeats)):
         rates, fractions = {}, {}
         for name, options in OURS.items():
-            rates[name], fractions[name] = ours(options, seconds)
+            result = ours(options, seconds)
+            rates[name], fractions[name] = result["agent_steps_per_second"], result["fraction_of_bound"]
+            busy += result["busy"]
         for name, (script, options) in PEERS.items():
             rates[name] = peer(python, script, options, seconds)
-        rounds.append({"agent_steps_per_second": rates, "fractions_of_bound": fractions})
+        rounds.append({"agent_steps_per_second": rates, "fraction_of_bound": fractions})
         for name, rate in rates.items():
             print(f"{rate:7,.0f}  {shown(fractions.get(name))}  {name}")
         print(flush=True)
     print("medians")
-    for name in (*OURS, *PEERS):
-        rate = statistics.median(r["agent_steps_per_second"][name] for r in rounds)
-        of_bound = [fractions[name] for r in rounds if name in (fractions := r["fractions_of_bound"])]
-        print(f"{rate:7,.0f}  {shown(statistics.median(of_bound) if of_bound else None)}  {name}")
+    medians = {
+        name: {
+            column: statistics.median(r[column][name] for r in rounds)
+            for column in rounds[0]
+            if name in rounds[0][column]
+        }
+        for name in SYSTEMS
+    }
+    for name, figures in medians.items():
+        rate, fraction = figures["agent_steps_per_second"], figures.get("fraction_of_bound")
+        print(f"{rate:7,.0f}  {shown(fraction)}  {name}")
     for mine, other in RATIOS:
         ratio = statistics.median(
             r["agent_steps_per_second"][mine] / r["agent_steps_per_second"][other] for r in rounds
         )
         print(f"{ratio:7.2f}  {mine} / {other}")
     if file:
-        Path(file).write_text(json.dumps(rounds, indent=2))
+        points = [{"system": SYSTEMS[name], **figures} for name, figures in medians.items()]
+        Path(file).write_text(json.dumps({"points": points, "rounds": rounds, "busy": busy, **provenance()}, indent=2))
 
 
 if __name__ == "__main__":

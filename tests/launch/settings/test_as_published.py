@@ -44,8 +44,9 @@ FIXED = {
     "method.standardise_advantages": False,
     # Not in the paper: its authors told others (github.com/muupan/async-rl/wiki).
     "optimizer.epsilon": 0.1,
-    "optimizer.max_gradient_norm": 40.0,
     "method.value_cost": 0.5,
+    # That of IMPALA (arXiv 1802.01561, Table G.1).
+    "optimizer.max_gradient_norm": 40.0,
     # "an action repeat of 4".
     "environment.id": "ALE/Pong-v5",
     "environment.frame_skip": 4,

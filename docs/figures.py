@@ -1,0 +1,523 @@
+"""For maintainers: the tables and pictures of results in README and docs, from rows in the repository.
+
+    python docs/figures.py               write them (`make figures`)
+    python docs/figures.py add WHAT FILE --cpu "AMD EPYC (Zen 5)"
+                                         add figures to docs/measurements.jsonl: FILE is what the --json of a bench
+                                         wrote, or the folder of a run after `tributary evaluate`
+
+A page has marks, between which the function of that name in `TABLES` writes: <!-- figures: rates --> … <!-- end -->.
+Rows of runs are in docs/studies, launch/zoo and launch/results/reference_runs. All else that was measured is a line of
+docs/measurements.jsonl:
+
+    what        the name by which tables find it, such as "peers/pong"; several lines may have the same
+    command     that repeats it
+    revision    of the project; day, on which it was measured
+    cpu         with the number of cores; idle: whether nothing else ran
+    figure      named numbers, with units in their names
+    form        of a preset's own form: preset, actors, and the settings that the rate depends on. A table marks a line
+                whose preset has another form today
+    note        anything else that a reader has to know, such as what differs from today
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from launch import zoo
+from launch.commands.zoo import described_agents
+from launch.output import exit_code
+from launch.presets import PRESETS
+from launch.results import curves, plot
+from launch.results.curves import read_rows
+from launch.results.evaluate import mean_and_error
+from launch.run.folder import RunFolder, agent_steps_learned, read_object
+from launch.settings.files import named
+from launch.settings.resolve import divided_among
+from shared.config import flat_settings
+
+ROOT = Path(__file__).parents[1]
+MEASUREMENTS, STUDIES = ROOT / "docs" / "measurements.jsonl", ROOT / "docs" / "studies"
+REFERENCE_RUNS = ROOT / "launch" / "results" / "reference_runs"
+_MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FORM = (
+    *(f"actor.{name}" for name in ("environments", "unroll_length", "epochs", "minibatches", "fresh_gradients")),
+    *("learner.gradients_per_update", "network.name"),
+)
+# Significant ones.
+_DIGITS = 4
+
+
+def add(what: str, file: Path, cpu: str) -> None:
+    """Add the figures in the JSON of a bench, a line for each of its points; or those of a run and its evaluation."""
+    result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else result_of(RunFolder(file))
+    command = re.sub(r" --json[ =]\S+", "", result["command"])
+    made = {"what": what, "command": command, "revision": result["revision"][:8], "day": result["created"][:10]}
+    made |= {"cpu": f"{result['hardware']['cores']} cores of an {cpu}", "idle": not result["busy"]}
+    with MEASUREMENTS.open("a", encoding="utf-8") as lines:
+        for point in result.get("points", [result]):
+            plain = {name: value for name, value in point.items() if type(value) in (int, float, bool)}
+            rounded = json.loads(json.dumps(plain), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}"))
+            name = "/".join(filter(None, (what, point.get("system"))))
+            line = made | {"what": name, "figure": rounded | ({"full": point["full"]} if "full" in point else {})}
+            # The preset's own form, as it is where the bench has run.
+            if "preset" in result and not re.search(r"--(actor|learner|network)\.", command):
+                line["form"] = form_of(result["preset"], point.get("actors") or result["settings"]["actors"])
+            lines.write(json.dumps(line) + "\n")
+
+
+def result_of(folder: RunFolder) -> dict[str, Any]:
+    """A run and its evaluation by the protocol of training, in the form of the JSON of a bench."""
+    summary, config = read_object(folder.summary), folder.read_settings()
+    evaluation = read_object(folder.path / "evaluation-training.json")
+    point = {name: evaluation[name] for name in ("mean_return", "standard_error", "episodes")}
+    point |= {"seed": config.seed, "actors": config.actors, "agent_steps": summary["agent_steps_sampled"]}
+    return read_object(folder.manifest) | {"points": [point], "busy": ["not asked"]}
+
+
+def form_of(preset: str, actors: int) -> dict[str, Any]:
+    """The form that a preset has today with a number of actors."""
+    settings = flat_settings(divided_among(PRESETS[preset].config, actors)) if preset in PRESETS else {}
+    return {"preset": preset, "actors": actors, **{name: settings[name] for name in _FORM if settings}}
+
+
+def measured(what: str) -> list[dict[str, Any]]:
+    """The lines of that name, or below it."""
+    lines = map(json.loads, MEASUREMENTS.read_text(encoding="utf-8").splitlines())
+    found = [line for line in lines if line["what"] == what or line["what"].startswith(f"{what}/")]
+    assert found, f"{MEASUREMENTS}: nothing is called {what}"
+    return found
+
+
+def marked(text: str, line: dict[str, Any]) -> str:
+    """The text, with a mark if the preset of a measurement has another form today."""
+    form = line.get("form")
+    return text + ", **an earlier form**" * (form is not None and form != form_of(form["preset"], form["actors"]))
+
+
+def where(line: dict[str, Any]) -> str:
+    """Revision, day and machine of a measurement."""
+    return f"`{line['revision'][:7]}`, {line['day']}, {line['cpu']}, {'idle' if line['idle'] else 'busy'}"
+
+
+def table(header: str, rows: Iterable[Sequence[object]]) -> str:
+    """A table of Markdown; `header` has its cells, divided by |."""
+    head = [cell.strip() for cell in header.split("|")]
+    lines = [head, ["---"] * len(head), *[["" if cell is None else str(cell) for cell in row] for row in rows]]
+    assert all(len(line) == len(head) for line in lines), header
+    return "".join(f"|{'|'.join(line)}|\n" if line[0] == "---" else f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def machine_of(line: dict[str, Any]) -> str:
+    """Zen 5, of 2 cores of an AMD EPYC (Zen 5)."""
+    return line["cpu"].partition("(")[2].rstrip(")") or line["cpu"]
+
+
+def notes(lines: Sequence[dict[str, Any]]) -> str:
+    """Where the lines of a table were measured, each place once, as a paragraph below it."""
+    return f"\nMeasured at {'; '.join(dict.fromkeys(map(where, lines)))}.\n"
+
+
+# The system, the peer that does the same work, and what both are.
+_PEERS = (
+    ("peers/pong", "preset `pong`", "peers/torch_ppo", "[PPO in PyTorch]({}peers/torch_ppo.py)"),
+    (
+        "peers/32x20",
+        "32 × 20, one gradient a rollout",
+        "peers/torch_vec_a2c",
+        "[A2C in PyTorch]({}peers/torch_vec_a2c.py)",
+    ),
+    ("peers/16x5", "16 × 5, the shape of `a3c`", "peers/sb3_a2c", "[A2C of Stable-Baselines3]({}peers/sb3_a2c.py)"),
+)
+
+
+def rates(studies: str = "docs/studies/", *, newest: bool = True) -> str:
+    """Agent steps per second beside other libraries."""
+    rows, shown = [], []
+    for ours, work, theirs, peer in _PEERS:
+        lines = measured(ours)
+        for line in [max(lines, key=lambda line: line["day"])] if newest else lines:
+            figure = line["figure"]
+            (other,) = (made for made in measured(theirs) if made["revision"] == line["revision"])
+            note = f", {other['note']}" if "note" in other else ""
+            rate, share = number(figure["agent_steps_per_second"]), f"{figure['fraction_of_bound']:.2f}"
+            beside = f"{number(other['figure']['agent_steps_per_second'])}, {peer.format(studies)}{note}"
+            rows.append((marked(work, line), machine_of(line), rate, share, beside))
+            shown.append(line)
+    return table("| CPU | agent steps/s | of the bound | the same work elsewhere", rows) + notes(shown)
+
+
+def make_train() -> str:
+    lines, names = measured("make-train"), ("seed", "seconds", "agent_steps", "missed")
+    rows = [(machine_of(line), *(number(line["figure"].get(name)) or "?" for name in names)) for line in lines]
+    return table("CPU | seed | seconds | agent steps | confirmations that missed", rows) + notes(lines)
+
+
+def how_long() -> str:
+    """The shortest and the longest `make train`."""
+    minutes = [line["figure"]["seconds"] / 60 for line in measured("make-train")]
+    runs = f"{len(minutes)} runs of it took {min(minutes):.0f} to {max(minutes):.0f} minutes"
+    return (
+        f"{runs} on two cores once installed, by seed and CPU ([table](docs/scores.md#pong-time-to-a-return-of-18)).\n"
+    )
+
+
+def rehearsed() -> str:
+    """Rates by `bench scaling --rehearse`, in the order of actors, and the seconds to the target."""
+    lines = sorted(measured("rehearsal"), key=lambda line: line["figure"]["actors"])
+    rows = []
+    for line in lines:
+        figure, form = line["figure"], line["form"]
+        shape = (
+            f"{form['actor.environments']} × {form['actor.unroll_length']}, K {form['learner.gradients_per_update']}"
+        )
+        needed, rate = figure.get("agent_steps_to_target"), figure["agent_steps_per_second"]
+        shape += f", M {form['actor.minibatches']}, {form['actor.epochs']} epochs"
+        rows.append(
+            (figure["actors"], marked(shape, line), number(rate), number(needed), number(needed and needed / rate))
+        )
+    return table("workers | form | agent steps/s | agent steps to 18 | seconds", rows) + notes(lines)
+
+
+def is_of_today(folder: RunFolder) -> bool:
+    """Whether a run has the settings that its preset gives today: a later setting must not have changed the others."""
+    config, file = folder.read_settings(), named(read_object(folder.settings_file))
+    preset = PRESETS.get(str(read_object(folder.manifest).get("preset")))
+    if preset is None:
+        return False
+    typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return", "total_frames")}
+    game = replace(preset.config.environment, id=config.environment.id)
+    made = named(
+        json.loads(
+            msgspec.json.encode(
+                divided_among(
+                    replace(preset.config, environment=game, **typed),
+                    config.actors if type(config.actors) is int else 2,
+                )
+            )
+        )
+    )
+    return all(made[name] == value for name, value in file.items())
+
+
+def score(folder: RunFolder, protocol: str, digits: int) -> str:
+    """Mean return and standard error of an evaluation."""
+    result = read_object(folder.path / f"evaluation-{protocol}.json")
+    return f"{result['mean_return']:,.{digits}f} ± {result['standard_error']:,.{digits}f}"
+
+
+class Game(NamedTuple):
+    """A run of a game of Atari, with the published scores of the game."""
+
+    name: str
+    folder: RunFolder
+    published: dict[str, str]
+
+    @property
+    def digits(self) -> int:
+        return 2 if self.name == "Pong" else 0
+
+    @property
+    def settings(self) -> str:
+        return "today's" if is_of_today(self.folder) else "earlier"
+
+    def beside(self, *agents: str) -> str:
+        return "; ".join(number(float(self.published[agent]), int("." in self.published[agent])) for agent in agents)
+
+
+def games() -> list[Game]:
+    """The agents that ship, and the run of today's preset where it is another one."""
+    with (STUDIES / "atari" / "published.csv").open(encoding="utf-8") as file:
+        rows = {row["agent"]: row for row in csv.DictReader(file)}
+    shipped = {agent: Game(row["game"], RunFolder(zoo.FOLDER / agent), row) for agent, row in rows.items()}
+    others = [folder.parent for folder in sorted((STUDIES / "atari").glob("*/evaluation-noop.json"))]
+    return [
+        *shipped.values(),
+        *[Game(rows[folder.name]["game"], RunFolder(folder), rows[folder.name]) for folder in others],
+    ]
+
+
+def games_in_short() -> str:
+    rows = []
+    for game in games():
+        name = f"`{game.folder.name}`" if game.folder.ships else f"{game.name}, not shipped"
+        rows.append((name, game.settings, score(game.folder, "noop", game.digits), game.beside("zoo_a2c", "zoo_ppo")))
+    return table("agent | preset `atari` | score | zoo: A2C; PPO", rows)
+
+
+def games_in_full() -> str:
+    rows = []
+    for game in games():
+        manifest, noop = (read_object(game.folder.path / file) for file in ("manifest.json", "evaluation-noop.json"))
+        rows.append(
+            (
+                game.name + ", not shipped" * (not game.folder.ships),
+                f"{game.settings}, `{manifest['revision'][:7]}`",
+                f"{agent_steps_learned(game.folder) / 1e6:.2f} M",
+                score(game.folder, "noop", game.digits),
+                f"{noop['human_normalised_percent']:,.0f} %",
+                score(game.folder, "machado", game.digits),
+                game.beside("zoo_a2c", "zoo_ppo"),
+                game.beside("cleanrl_ppo"),
+                game.beside("a3c_one_day", "a3c_four_days", "a3c_lstm"),
+            )
+        )
+    header = "game | settings | agent steps | `noop` | of a human | `machado`"
+    return table(f"{header} | zoo: A2C; PPO | CleanRL, PPO | the paper's A3C: one day; four; LSTM", rows)
+
+
+def returns_at(folder: RunFolder, points: Sequence[float]) -> list[str]:
+    """The mean of the last 100 training episodes at these agent steps, empty after the end of the run."""
+    rows = [
+        (row["agent_steps"], row["mean_return_100"]) for row in read_rows(folder) if row["mean_return_100"] is not None
+    ]
+    found = [min(rows, key=lambda row: abs(row[0] - point)) for point in points]
+    shown = [abs(at - point) <= max(0.03 * point, 6e4) for (at, _), point in zip(found, points, strict=True)]
+    digits = 1 if max(abs(value) for _, value in rows) < 100 else 0
+    return [number(value, digits) * show for (_, value), show in zip(found, shown, strict=True)]
+
+
+def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
+    rows = [(name, *returns_at(folder, [1e6 * point for point in millions])) for name, folder in runs.items()]
+    return table(" | ".join(["agent steps", *(f"{point:g} M" for point in millions)]), rows)
+
+
+def game_curves() -> str:
+    runs = {
+        f"{game.name}, {game.settings} settings": game.folder for game in games() if game.folder.name != "zoo:beamrider"
+    }
+    return curve_table(runs, (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+
+
+def pong_seeds() -> str:
+    """Each try of each seed, and the agent steps of training and of confirmations to the verdict."""
+    rows = []
+    for folder in map(RunFolder, sorted(REFERENCE_RUNS.glob("pong-seed-*"))):
+        summary, seed = read_object(folder.summary), folder.read_settings().seed
+        tries = [entry for row in read_rows(folder) for entry in row.get("evaluations") or [] if entry["confirms"]]
+        *missed, last = [f"{entry['mean_return']:.2f} ({entry['episodes']})" for entry in tries]
+        at, played = summary["confirmed_crossing"], summary["evaluation_agent_steps"]
+        error, training = summary["evaluation"]["standard_error"], f"{at['mean_return_100']:.1f}"
+        confirmed = last.replace(" (", f" ± {error:.2f} (")
+        cells = (number(at["agent_steps"]), number(played), number(at["agent_steps"] + played))
+        rows.append((seed, "; ".join(missed), len(tries), confirmed, *cells, training))
+    header = "seed | tries that missed (games) | tries | confirmed (games) | agent steps of training | of confirmations"
+    return table(f"{header} | of both | mean of the last 100 training episodes", rows)
+
+
+def pong_workers() -> str:
+    rows = []
+    for line in measured("workers-to-18"):
+        figure, form = line["figure"], line["form"]
+        shape = (
+            f"{form['actor.environments']} × {form['actor.unroll_length']}, K {form['learner.gradients_per_update']}"
+        )
+        error = f" ± {figure['standard_error']:.2f}" if "standard_error" in figure else ""
+        mean = f"{figure['confirmed']:.2f}{error} ({figure['episodes']})"
+        shape = marked(f"{shape}, {form['actor.epochs']} epochs", line)
+        cells = number(figure["agent_steps"]), figure["missed"] + 1, mean, f"{figure['mean_return_100']:.1f}"
+        rows.append((figure["workers"], shape, *cells))
+    header = "workers | form | agent steps to a confirmed 18 | tries | confirmed (games)"
+    return table(f"{header} | mean of the last 100 training episodes", rows) + notes(measured("workers-to-18"))
+
+
+def a3c_results() -> str:
+    """Agent steps and tries to a confirmed 18 in Pong, and the scores of those that ship."""
+    rows = []
+    for name, folder in list(_a3c_runs().items())[:4]:
+        entries = [entry for row in read_rows(folder) for entry in row.get("evaluations") or []]
+        summary, last = read_object(folder.summary), entries[-1]
+        # The rows of an agent that ships are thinned.
+        thinned = bool(summary) and summary["first_crossing"] != summary["confirmed_crossing"]
+        tries = "2 or more" if thinned else len(entries)
+        scores = [score(folder, name, 2) if folder.ships else "" for name in ("noop", "machado")]
+        reached = f"{last['mean_return']:.2f} ({last['episodes']})"
+        revision = read_object(folder.manifest)["revision"][:7]
+        rows.append((name, f"`{revision}`", number(last["agent_steps"]), tries, reached, *scores))
+    header = "run | revision | agent steps to a confirmed 18 | tries | confirmed (games) | `noop` | `machado`"
+    return table(header, rows)
+
+
+def a3c_curves() -> str:
+    return curve_table(_a3c_runs(), (0.5, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10))
+
+
+def _a3c_runs() -> dict[str, RunFolder]:
+    shipped = {"`a3c`, seed 1": zoo.FOLDER / "pong-a3c", "`a3c-lstm`, seed 1": zoo.FOLDER / "pong-a3c-lstm"}
+    studied = {"`a3c`, seed 2": "pong-seed-2", "`a3c`, seed 3": "pong-seed-3", "`a3c`, Breakout": "breakout"}
+    studied |= {"`onestep-sarsa`": "onestep-sarsa"}
+    folders = shipped | {name: STUDIES / "a3c" / folder for name, folder in studied.items()}
+    return {name: RunFolder(folder) for name, folder in folders.items()}
+
+
+# The paper's Table 2: the mean speed-up of seven games by threads.
+_PAPERS_SPEED_UP = {1: 1.0, 2: 2.1, 4: 3.7, 8: 6.9, 16: 12.5}
+
+
+def a3c_workers() -> str:
+    lines = measured("a3c-workers")
+    medians = {line["figure"]["workers"]: statistics.median(line["figure"]["agent_steps"]) for line in lines}
+    rows = [
+        (
+            workers := line["figure"]["workers"],
+            "; ".join(map(number, line["figure"]["agent_steps"])),
+            number(medians[workers]),
+            f"{workers * medians[1] / medians[workers]:.1f}",
+            _PAPERS_SPEED_UP[workers],
+        )
+        for line in lines
+    ]
+    header = "workers | agent steps, seeds 1 to 5 | median | speed-up | the paper, mean of seven games"
+    return table(header, rows) + notes(lines)
+
+
+def agents() -> str:
+    """The agents that ship, with the commands that repeat their scores."""
+    rows: list[tuple[str, ...]] = []
+    for name, agent in described_agents().items():
+        weights = agent["evaluations"][0]["weights"].removeprefix("the weights that were ")
+        first = [f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}", weights]
+        for made in agent["evaluations"]:
+            rows.append((*first, made["protocol"]["name"], mean_and_error(made), f"`{made['command']}`"))
+            first = [""] * len(first)
+    return table("agent | environment | agent steps of training | weights | protocol | score | command", rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "games": games_in_full,
+    "games-in-short": games_in_short,
+    "game-curves": game_curves,
+    "pong-seeds": pong_seeds,
+    "pong-workers": pong_workers,
+    "a3c-results": a3c_results,
+    "a3c-curves": a3c_curves,
+    "a3c-workers": a3c_workers,
+    "agents": agents,
+    "rates": rates,
+    "rates-all": lambda: rates("studies/", newest=False),
+    "make-train": make_train,
+    "how-long": how_long,
+    "rehearsed": rehearsed,
+}
+
+
+_POINTS = STUDIES / "many_workers" / "rows.csv"
+_TASKS = {
+    ("cartpole", "475"): "CartPole, 475",
+    ("lunarlander", "240"): "LunarLander, 240",
+    ("pong", "18"): "Pong, 18, training returns",
+    ("pong by evaluations", "18"): "Pong, 18, evaluations",
+}
+# Seeds of the same number of workers and of agent steps stand side by side.
+_SPREAD = 1.12
+
+
+@contextmanager
+def draw_workers() -> Iterator[Any]:
+    """Agent steps to the target return over workers: points are seeds, triangles runs that were stopped before."""
+    rows: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
+    with _POINTS.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["executor"] == "inline" and row["rules"] == "present" and (row["task"], row["mark"]) in _TASKS:
+                reached = row["reached"] == "yes"
+                rows[_TASKS[row["task"], row["mark"]]][int(row["workers"])].append((int(row["agent_steps"]), reached))
+    with plot.figure(7.5, 4.8, columns=2, rows=2) as (drawn, panels):
+        for axes, (title, by_workers), colour in zip(panels, sorted(rows.items()), plot.COLOURS, strict=False):
+            counts = sorted(by_workers)
+            # A run that was stopped counts with the agent steps that it had.
+            axes.plot(counts, [statistics.median(n for n, _ in by_workers[count]) for count in counts], color=colour)
+            for count, seeds in by_workers.items():
+                for i, (agent_steps, reached) in enumerate(sorted(seeds)):
+                    place = count * _SPREAD ** (i - (len(seeds) - 1) / 2)
+                    marker, fill = ("o", "full") if reached else ("^", "none")
+                    axes.plot(place, agent_steps, marker, color=colour, fillstyle=fill, markersize=5)
+            axes.set(title=title, xscale="log", yscale="log", xlim=(0.7, 1500), ylim=(5e4, 3e6))
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+        drawn.supxlabel("simulated workers", fontsize="medium")
+        drawn.supylabel("agent steps to the return", fontsize="medium")
+        yield drawn
+
+
+_A3C, _PONG = STUDIES / "a3c", sorted(REFERENCE_RUNS.glob("pong-seed-*"))
+_LSTM, _SEED_1 = (zoo.FOLDER / name for name in ("pong-a3c-lstm", "pong-a3c"))
+# The runs of each picture, and its axis; None: it is drawn by `draw_workers`.
+PICTURES: dict[Path, tuple[list[Path], curves.XAxis | None]] = {
+    REFERENCE_RUNS / "pong.svg": (_PONG, "agent_steps"),
+    REFERENCE_RUNS / "atari.svg": ([game.folder.path for game in games()], "agent_steps"),
+    ROOT / "docs/pictures/a3c-lstm.svg": (
+        [_LSTM, _SEED_1, *(_A3C / name for name in ("pong-seed-2", "pong-seed-3", "onestep-sarsa")), *_PONG],
+        "agent_steps",
+    ),
+    ROOT / "docs/pictures/a3c-minutes.svg": ([_LSTM, _A3C / "pong-seed-2", _A3C / "pong-default"], "seconds"),
+    ROOT / "docs/pictures/a3c-breakout.svg": ([_A3C / "breakout"], "agent_steps"),
+    ROOT / "docs/pictures/scaling.svg": ([_POINTS], None),
+}
+
+
+def rows_of(picture: Path) -> str:
+    """A digest of the rows of a picture, which its description has: it is drawn anew where they have changed."""
+    files = [path if path.is_file() else RunFolder(path).metrics for path in PICTURES[picture][0]]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def draw(picture: Path) -> None:
+    runs, x = PICTURES[picture]
+    drawing: AbstractContextManager[Any] = draw_workers()
+    names = [str(_POINTS.relative_to(ROOT))]
+    if x is not None:
+        found = [curves.curve_of(curves.read_metrics(run), x, curves.TRAINING_RETURN) for run in runs]
+        names = [curve.run.folder.name for curve in found]
+        drawing = plot.curves_figure(curves.bands(found), x, curves.TRAINING_RETURN)
+    with drawing as drawn:
+        plot.save(drawn, [picture], runs=names, rows=rows_of(picture))
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def written(text: str) -> str:
+    """A page with its tables as of today's rows."""
+    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python docs/figures.py", description="Write all tables and pictures of results.")
+    actions = parser.add_subparsers(dest="action")
+    adding = actions.add_parser("add", help="add the figures of a bench to docs/measurements.jsonl")
+    adding.add_argument("what", help="their name, such as peers/pong")
+    adding.add_argument("file", type=Path, help="what the bench's --json wrote")
+    adding.add_argument("--cpu", required=True, help="as a reader knows it: AMD EPYC (Zen 5)")
+    typed = parser.parse_args()
+    if typed.action == "add":
+        add(typed.what, typed.file, typed.cpu)
+        return
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        if (new := written(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"written: {page.relative_to(ROOT)}")
+    for picture in PICTURES:
+        if rows_of(picture) not in picture.read_text(encoding="utf-8"):
+            draw(picture)
+            print(f"drawn: {picture.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
