@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ class Evaluator:
     """Plays whole episodes with fixed weights, or a share of them.
 
     Each environment plays a fixed number of the episodes, because the first ones to end would be the short ones.
-    `purpose` selects the seeds of the episodes, which are the same in every evaluation.
+    `purpose` selects the seeds of the episodes: those of `training_evaluation` differ by the version of the weights,
+    since many versions that are tried on the same games would select one that these games suit.
 
     Args:
         first: the first environment of the share.
@@ -48,15 +50,18 @@ class Evaluator:
     ) -> None:
         self._evaluation, self._first = evaluation, first
         total = evaluation.environments_in_use
-        self._seeds = episode_seeds(config.seed, purpose, total, first, count)
-        self._count = len(self._seeds.environments)
+        self._seeds_of = partial(episode_seeds, config.seed, purpose, total, first, count)
+        self._varies = purpose == "training_evaluation"
+        seeds = self._seeds_of()
+        self._count = len(seeds.environments)
         self._quota = np.array(evaluation.episodes_by_environment[first : first + self._count])
         self._environments = VectorEnvironment(config.environment, self._count, threads)
-        seed = self._seeds.actions
-        self.policy = policy or Policy(config, spec, environments=self._count, seed=seed, training=False)
+        self.policy = policy or Policy(config, spec, environments=self._count, seed=seeds.actions, training=False)
         # That of this evaluator, while others may use the policy.
         method = self.policy.method
-        self._exploration = make_explorer(config, spec.actions, method, self._count, seed, training=False).state()
+        self._exploration = make_explorer(
+            config, spec.actions, method, self._count, seeds.actions, training=False
+        ).state()
 
     def run(
         self,
@@ -91,7 +96,8 @@ class Evaluator:
         self._lengths = np.zeros(self._count, np.int64)
         self._resets_next = np.zeros(self._count, bool)
         self._ended = np.zeros(self._count, np.int64)
-        self._observations = self._environments.reset(self._seeds.environments)
+        seeds = self._seeds_of(version=snapshot.version if self._varies else None)
+        self._observations = self._environments.reset(seeds.environments)
         self._fingerprints = EpisodeFingerprints(self._observations)
         self._state = self.policy.first_state(self._count)
 

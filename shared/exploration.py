@@ -51,8 +51,9 @@ class EpsilonGreedy(RandomStream):
     """A random action with probability ε, else the one of highest value. Each environment has its own ε.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
-    or 0.5 with probabilities 0.4, 0.3 and 0.3, so that some environments explore and others exploit at any time. An
-    evaluator has the smallest final value from the start. With `masked` random actions are drawn from the allowed ones.
+    or 0.5 with probabilities 0.4, 0.3 and 0.3, so that some environments explore and others exploit at any time. The
+    paper samples that value again during training. An evaluator has the smallest final value from the start. With
+    `masked` random actions are drawn from the allowed ones.
     """
 
     def __init__(

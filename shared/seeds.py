@@ -28,15 +28,22 @@ class EpisodeSeeds(NamedTuple):
 
 
 def episode_seeds(
-    run_seed: int, purpose: Purpose, environments: int, first: int = 0, count: int | None = None
+    run_seed: int,
+    purpose: Purpose,
+    environments: int,
+    first: int = 0,
+    count: int | None = None,
+    version: int | None = None,
 ) -> EpisodeSeeds:
     """Seeds of episodes outside training. Each purpose has its own.
 
-    `first` or `count` select a share of the environments, whose actions have a stream of their own.
+    `first` or `count` select a share of the environments, whose actions have a stream of their own. `version` gives the
+    environments other seeds for each version of the weights.
     """
-    seeds = _hashed([run_seed, *purpose.encode()], environments)
-    actions = seeds.actions if first == 0 else _hashed([run_seed, *purpose.encode(), first], 0).actions
-    return EpisodeSeeds(actions, seeds.environments[first : None if count is None else first + count])
+    entropy = [run_seed, *purpose.encode()]
+    actions = _hashed(entropy if first == 0 else [*entropy, first], 0).actions
+    starts = _hashed(entropy if version is None else [*entropy, version], environments).environments
+    return EpisodeSeeds(actions, starts[first : None if count is None else first + count])
 
 
 def actor_seeds(run_seed: int, actor_id: int, environments: int) -> EpisodeSeeds:

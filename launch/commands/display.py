@@ -268,7 +268,8 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the target: {_crossing(first)}")
     if confirmed is not None:
-        lines.append(f"target reached: {_crossing(confirmed)}")
+        tries = summary.get("confirmation_tries") or 0
+        lines.append(f"target reached{f' at try {tries}' * (tries > 1)}: {_crossing(confirmed)}")
     lines.append(f"run folder:   {run}")
     # Before the first rollout there are no rows, and nothing to look at.
     if summary["frames"]:

@@ -482,7 +482,8 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
         protocol["action_space"] = spec.action_space
     if config.network.observation_scaling == "bounds":
         protocol["observation_bounds"] = spec.observation_bounds
-    others = f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}"
+    others = f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}; with the version of the weights after the purpose "
+    others += "for the environments of training_evaluation"
     return {
         **provenance(),
         "preset": preset,

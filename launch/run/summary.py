@@ -99,6 +99,7 @@ def run_summary(
         "untrained_mean_return": evaluations.returns.untrained,
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
+        "confirmation_tries": evaluations.target.tries,
         "episodes": account.episodes,
         "non_finite_returns": account.non_finite_returns,
         "target_updates": learner.target_updates,

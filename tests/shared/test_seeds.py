@@ -52,3 +52,11 @@ def test_shares_have_the_environments_of_the_whole_and_draw_actions_of_their_own
     assert np.concatenate([share.environments for share in shares]).tolist() == whole.environments.tolist()
     assert len({share.actions for share in shares}) == 3
     assert shares[0].actions == whole.actions
+
+
+def test_each_version_of_the_weights_has_other_games_in_training() -> None:
+    plain, third, fourth = (episode_seeds(3, "training_evaluation", 9, version=version) for version in (None, 3, 4))
+    assert len({*plain.environments, *third.environments, *fourth.environments}) == 27
+    assert plain.actions == third.actions == fourth.actions
+    share = episode_seeds(3, "training_evaluation", 9, 3, 3, version=3)
+    assert share.environments.tolist() == third.environments[3:6].tolist()

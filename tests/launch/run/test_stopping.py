@@ -18,6 +18,8 @@ from launch.run.stopping import (
     ReturnTarget,
     TrainingPoint,
     TrainingReturns,
+    confirmed_mean,
+    luck,
     predicted_verdict,
     reason_to_stop,
 )
@@ -202,9 +204,10 @@ def test_after_a_failed_confirmation_the_next_one_waits() -> None:
     target = target_of()
     evaluations = restored(evaluations, target)
     assert updates(evaluations, at(399), at(410, 17.0, recent=20.0), at(799, 17.0, recent=20.0), at(400)) == [400]
-    assert confirmed(evaluations, 18.7, at(400))
+    # The third try, of four episodes.
+    assert confirmed(evaluations, 60.0, at(400))
     assert (target.first.update, target.confirmed.update) == (170, 400)
-    assert target.confirmed.evaluation_mean_return == 18.7
+    assert target.confirmed.evaluation_mean_return == 60.0
     for other in (ReturnTarget(19.0, "training"), target_of("evaluation")):
         assert restored(evaluations, other).target.first is None, "another target was not crossed"
 
@@ -355,6 +358,52 @@ def test_an_early_verdict_has_the_documented_error_rates(share: float | None) ->
     assert wrongly_reached <= 0.005 * runs
     assert wrongly_missed <= 0.06 * runs
     assert early > 0.15 * runs
+
+
+def tries_to_a_verdict(generator: np.random.Generator, mean: float, share: float, most: int) -> int:
+    """The number of the confirmation that a policy of Pong passes, which loses a share of its games; 0 for none."""
+    target = target_of()
+    for tries in range(1, most + 1):
+        returns = lost_games(generator, share) + mean - 18.0
+        looks = {n: predicted_verdict(returns[:n], 100, 18.0, -20.5, tries) for n in (20, 40, 60, 80)}
+        played = returns[: next((n for n, verdict in looks.items() if verdict is not None), 100)]
+        least = confirmed_mean(played, tries, -20.5)
+        target.evaluated(float(played.mean()), at(170), confirms=True, least=least)
+        if target.confirmed is not None:
+            return tries
+    return 0
+
+
+def test_repeated_tries_are_hard_to_pass_by_luck_and_easy_by_skill() -> None:
+    """If each compared its mean, 99 of 100 plateaus at 17 would be confirmed."""
+    generator = np.random.default_rng(3)
+    plateau = [tries_to_a_verdict(generator, 17.0, 0.05, 40) for _ in range(100)]
+    assert np.mean([tries == 1 for tries in plateau]) == pytest.approx(0.12, abs=0.08)
+    assert np.mean([tries > 0 for tries in plateau]) <= 0.35
+    skilled = [tries_to_a_verdict(generator, 19.0, 0.03, 10) for _ in range(100)]
+    assert min(skilled) == 1
+    assert np.mean(skilled) <= 1.5
+
+
+def test_a_later_try_takes_off_what_luck_gives() -> None:
+    # The expected maximum of k standard normal numbers.
+    assert [luck(k) for k in range(1, 6)] == pytest.approx([0.0, 0.564, 0.846, 1.029, 1.163], abs=0.03)
+    returns = np.array([17.0, 19.0, 21.0, 19.0])
+    # With the further game: a mean of 11, and a sum of squares of 36 + 64 + 100 + 64 + 1,024.
+    expected = 11.0 - luck(3) * np.sqrt(1288 / 4) / np.sqrt(5)
+    assert confirmed_mean(returns, 3, -21.0) == pytest.approx(expected)
+    assert [confirmed_mean(returns, *args) for args in ((1, -21.0), (3, None))] == [None, None]
+    assert confirmed_mean(np.array([1.0, np.nan]), 3, -21.0) is None
+    logged = list[str]()
+    evaluations = evaluations_of(target_of(), log=logged.append)
+    for update, tries in ((170, 1), (180, 2)):
+        evaluations.target.not_before_agent_steps = 0.0
+        assert updates(evaluations, at(update)) == [update]
+        # The first is below; at the second 18.4, less the further game, is too little.
+        assert not confirmed(evaluations, 17.9 if tries == 1 else 18.4, at(update))
+        assert evaluations.target.tries == tries
+    assert logged[-1] == "the best of 2 tries may be as high by luck: it counts as 6.19"
+    assert restored(evaluations, target_of()).target.tries == 2
 
 
 def test_a_verdict_comes_early_where_the_mean_is_far_from_the_target() -> None:
