@@ -24,7 +24,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
-from actors.environments.border import Border, CopyInProcess
+from actors.environments.border import Border, CopyInProcess, VectorBorder
 from actors.environments.pictures import Pictures, has_pictures
 from actors.environments.spaces import Actions, Observations
 from shared.config import EnvironmentConfig, OptionValue
@@ -56,10 +56,23 @@ class GymnasiumAdapter(Adapter):
         if config.action_mask is not None and config.frame_skip > 1:
             problem = f"--environment.frame-skip {config.frame_skip} would repeat actions that are not allowed any more"
             raise setting_error("environment.action_mask", config.action_mask, f"{problem}; set it to 1")
+        if config.vectorization == "native":
+            instead = "or use --environment.vectorization sync"
+            if config.frame_skip > 1:
+                problem = f"{config.id} repeats no actions in its own vector environment; set it to 1, {instead}"
+                raise setting_error("environment.frame_skip", config.frame_skip, problem)
+            if config.wrappers:
+                problem = f"are of single copies, and {config.id} is one vector; leave them out, {instead}"
+                raise setting_error("environment.wrappers", ",".join(config.wrappers), problem)
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
         config = self._config
-        vector = vectorize(config, count, self._render_mode)
+        # Pictures are of a single copy, where there is one.
+        shown = self._render_mode is not None and gymnasium.spec(config.registered_id).entry_point is not None
+        if config.vectorization == "native" and not shown:
+            vector = native_vector(config, count, self._render_mode)
+        else:
+            vector = vectorize(config, count, self._render_mode)
         space, masked = vector.single_observation_space, config.action_mask is not None
         try:
             actions = self._actions = Actions(vector.single_action_space)
@@ -93,6 +106,8 @@ class GymnasiumAdapter(Adapter):
         return self._spec
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
+        if self._config.vectorization == "native":
+            return int(np.ravel(seed)[0])
         # Environments accept Python integers only.
         return seed if isinstance(seed, int) else seed.tolist()
 
@@ -141,7 +156,7 @@ class GymnasiumAdapter(Adapter):
 def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
     """`count` copies of an environment, stepped in turn or in processes. The adapter copies their observations."""
     copies, mode = [partial(make_env, config, render_mode)] * count, AutoresetMode.NEXT_STEP
-    if config.vectorization == "sync":
+    if config.vectorization != "async":
         return SyncVectorEnv(copies, autoreset_mode=mode, copy=False)
     # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end with this
     # process.
@@ -154,6 +169,55 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
             if isinstance(error, ValueError) and not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
                 raise
             return start(shared_memory=False)
+
+
+def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
+    """The vector environment of `count` copies that an environment is registered with. See `VectorBorder`."""
+    import_modules(config.modules)
+    spec = gymnasium.spec(config.registered_id)
+    if spec.vector_entry_point is None:
+        raise _not_native(config, "it is registered without a vector_entry_point")
+    creator = _creator(spec.vector_entry_point)
+    options = _typed(config.options, creator)
+    if render_mode is not None:
+        options["render_mode"] = render_mode
+        _draw_without_display()
+    try:
+        with warnings.catch_warnings():
+            # A missing mode is refused below.
+            warnings.filterwarnings("ignore", ".*AutoresetMode")
+            vector = gymnasium.make_vec(spec, count, "vector_entry_point", **options)
+    except TypeError as error:
+        found, limit = _UNEXPECTED.search(str(error)), spec.max_episode_steps
+        if found and found[1] == "max_episode_steps" and limit is not None:
+            raise _not_native(config, f"it takes no max_episode_steps, and the id has {limit}") from error
+        refused = _not_taken(error, config, creator, render_mode)
+        if refused is None:
+            raise
+        raise refused from error
+    mode = vector.metadata.get("autoreset_mode")
+    problem = ""
+    if mode != AutoresetMode.NEXT_STEP:
+        named = mode.value if isinstance(mode, AutoresetMode) else mode
+        problem = f"the autoreset_mode of its metadata is {named}, where AutoresetMode.NEXT_STEP is expected"
+    elif vector.num_envs != count:
+        problem = f"it has {vector.num_envs} copies, where an actor asked for {count}"
+    elif has_pictures(vector.single_observation_space):
+        problem = "its images would be neither resized nor stacked"
+    if problem:
+        vector.close()
+        raise _not_native(config, problem)
+    _refuse_statistics(vector, config)
+    return VectorBorder(vector, config)
+
+
+def _not_native(config: EnvironmentConfig, problem: str) -> ConfigurationError:
+    problem = f"{config.id} cannot be stepped by a vector environment of its own: {problem}; use sync"
+    return setting_error("environment.vectorization", "native", problem)
+
+
+def _creator(entry_point: Any) -> Any:
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 @contextmanager
@@ -185,7 +249,10 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
     spec = gymnasium.spec(config.registered_id)
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    if spec.entry_point is None:
+        problem = f"{config.id} is registered with a vector_entry_point only; use native"
+        raise setting_error("environment.vectorization", config.vectorization, problem)
+    creator = _creator(spec.entry_point)
     options = _typed(config.options, gymnasium.make, creator)
     if render_mode is not None:
         options["render_mode"] = render_mode
@@ -216,7 +283,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     return CopyInProcess(environment) if in_child else environment
 
 
-def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) -> None:
+def _refuse_statistics(environment: Any, config: EnvironmentConfig) -> None:
     """Refuse running statistics: of the settings' wrappers, of the environment's own wrappers, and of the environment.
 
     Each copy has statistics of its own, and none are saved: an evaluation would begin with other statistics than
@@ -239,7 +306,7 @@ def _refuse_statistics(environment: gymnasium.Env, config: EnvironmentConfig) ->
 
 def _layers(environment: Any) -> Iterator[Any]:
     """The wrappers of an environment, `gymnasium.Wrapper` or not, and the environment itself."""
-    while isinstance(environment, gymnasium.Env):
+    while isinstance(environment, gymnasium.Env | gymnasium.vector.VectorEnv):
         yield environment
         environment = vars(environment).get("env")
 

@@ -130,11 +130,12 @@ def as_truth(name: str, value: Any) -> bool:
 
 
 def as_mask(
-    name: str, given: Any, actions: ActionSpec, shape: tuple[int, ...], *, ended: bool = False
+    name: str, given: Any, actions: ActionSpec, shape: tuple[int, ...], *, ended: Any = False
 ) -> npt.NDArray[np.bool_]:
     """Masks of allowed actions, bool of `shape` [A] or [B, A], from truth values, or a tuple of arrays of each choice.
 
-    A mask without an allowed action raises a ValueError, but allows all actions where the episode has `ended`.
+    A mask without an allowed action raises a ValueError, but allows all actions where the episode has `ended`, a truth
+    value or bool [B].
     """
     if actions.choices and isinstance(given, tuple) and len(given) == len(actions.choices):
         try:
@@ -144,10 +145,9 @@ def as_mask(
     expected = f"a truth value for each of {actions.size} actions {list(shape)}"
     mask = as_array(name, given, np.dtype(np.bool_), shape, expected)
     possible = np.logical_or.reduceat(mask, np.cumsum((0, *actions.choices[:-1])), axis=-1)
-    if possible.all():
-        return mask
-    if ended:
-        return np.ones_like(mask)
+    impossible = ~possible.all(axis=-1, keepdims=True)
+    if not np.any(impossible & ~np.asarray(ended)[..., None]):
+        return mask | impossible
     of_choice = f" of choice {np.argwhere(~possible)[0][-1]}" if actions.choices else ""
     raise ValueError(f"{name} allows no action{of_choice}; only a terminated episode may end so")
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
-from actors.environments.border import FAULT, LOGGED, LOGGER
+from actors.environments.border import FAULT, LOGGED, LOGGER, info_numbers
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
@@ -61,7 +61,10 @@ class VectorEnvironment:
         return self._adapter.spec(self._environment)
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
+        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …].
+
+        An environment's own vector environment takes one seed: the first.
+        """
         raw, info = self._called(self._environment.reset, seed=self._adapter.seeds(seed))
         self._lives = self._adapter.lives(info)
         observations = self._adapter.observations(raw, None)
@@ -125,8 +128,8 @@ class VectorEnvironment:
             # Numbers of copies, which read them at the ends of their episodes.
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
             return {name: read[:, i] for i, name in enumerate(self._log_info)}
-        # ale-py's info has arrays of numbers.
-        return {name: np.where(ended, info.get(name, np.nan), np.nan) for name in self._log_info}
+        # Of ale-py and of vector environments of their own: arrays of numbers.
+        return {name: np.where(ended, info_numbers(info, name, self.count), np.nan) for name in self._log_info}
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:

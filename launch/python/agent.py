@@ -137,7 +137,8 @@ class EnvironmentSide:
 
     def __init__(self, config: EnvironmentConfig, spec: EnvironmentSpec) -> None:
         # One environment, for its spaces only: no processes of its own.
-        config = replace(config, vectorization="sync")
+        if config.vectorization == "async":
+            config = replace(config, vectorization="sync")
         self._id, self._spec, self._mask_key = config.id, spec, config.action_mask
         self.adapter = adapter_of(config)
         vector = self.adapter.make_vector(1)

@@ -153,9 +153,9 @@ class EnvironmentConfig:
     """Other environments: key of a Dict observation, which is then no part of the network's input, or else of info. Its
     value has for each action whether it is allowed, for several choices one after the other. Other actions are never
     chosen."""
-    vectorization: Literal["sync", "async"] = "sync"
+    vectorization: Literal["sync", "async", "native"] = "sync"
     """Other environments: how an actor steps its copies. sync: one after another. async: each in a process of its own,
-    for slow environments."""
+    for slow environments. native: all at once, by the vector environment that it is registered with."""
 
     def __post_init__(self) -> None:
         # JSON has no infinity and no NaN: their text is read again where the argument is a float.

@@ -15,9 +15,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from sessions import quick
+from sessions import quick, session
 from waiting import UNTIL_FRAMES
 
+import tributary_rl as tributary
 from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.folder import check_imports
@@ -127,6 +128,39 @@ def test_what_is_seen_is_learned(
         for name in ("choices", "both"):
             gymnasium.registry.pop(f"Guess-{name}-v0", None)
     assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])
+
+
+def test_a_vector_environment_of_its_own_trains_as_copies_do(tmp_path: Path) -> None:
+    """To the bit, with its masks, its numbers in info, both kinds of ends, and evaluations."""
+    environment = {"id": "Walk-v0", "imports": ("vector_tasks",), "action_mask": "allowed", "log_info": ("walk.steps",)}
+    actor = {"environments": 5, "unroll_length": 6, "total_environments": None}
+    common = {"actor": actor, "log_every_seconds": 1e9, "total_frames": 1_500, "evaluation.every_frames": 700}
+    runs = []
+    for vectorization in ("sync", "native"):
+        config = quick(environment={**environment, "vectorization": vectorization}, **common)
+        folder = tmp_path / vectorization
+        run = session(config, folder, actors=2)
+        summary = run.run()
+        rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
+        names = "agent_steps", "episodes", "mean_return_100", "policy_loss"
+        counted = [[row.get(name) for name in names] for row in rows]
+        steps = [row["info/walk.steps"] for row in rows if "info/walk.steps" in row]
+        found = summary["agent_steps_applied"], summary["evaluation"]["mean_return"], counted, steps
+        runs.append((found, run.learner.snapshot().parameters))
+    assert runs[0][0] == runs[1][0]
+    np.testing.assert_array_equal(runs[0][1], runs[1][1])
+    assert 3.0 <= np.mean(steps) <= 7.0
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_an_environment_that_is_only_a_vector_is_trained_evaluated_and_resumed() -> None:
+    line = f"train Walks-v0 {SMALL} --environment.import vector_tasks --environment.action-mask allowed --run-dir run"
+    assert main(f"{line} --environment.vectorization native --total-frames 2k".split()) == 0
+    assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "6k"]) == 0
+    assert main(["evaluate", "run", "--trust-imports", "--episodes", "20", "--weights", "latest"]) == 0
+    assert np.isfinite(json.loads(Path("run/evaluation-training.json").read_text())["mean_return"])
+    agent = tributary.load("run", weights="latest", trust_imports=True)
+    assert agent.act(np.zeros((3, 2), np.float32), mask=np.eye(3))[0].tolist() == [-1, 0, 1]
 
 
 class Awkward(gymnasium.Env):

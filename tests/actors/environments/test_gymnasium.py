@@ -22,6 +22,8 @@ from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
 
 CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
+NATIVE = {"vectorization": "native"}
+WALK = {"id": "Walk-v0", "imports": ("vector_tasks",), **NATIVE}
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
 
 
@@ -103,6 +105,36 @@ gymnasium.register("Scaled-v0", _scaled)
         ({"id": "ALE/Pong-v5", "screen_size": None}, "--environment.screen-size None: Atari is seen in a square"),
         ({"sticky_action_probability": 0.25}, "is for Atari; for others --environment.wrappers "),
         ({"options": {"frameskip": 4}, "frame_skip": 4}, "skip frames twice"),
+        (
+            {**NATIVE, "frame_skip": 2},
+            "frame-skip 2: .*; set it to 1, or use --environment.vectorization sync",
+        ),
+        (
+            {**NATIVE, "wrappers": ("gymnasium.wrappers:TimeLimit",)},
+            "are of single copies, and .*; leave them out, or use",
+        ),
+        ({**NATIVE, "options": {"length": 1}}, "length 1: CartPole-v1 takes no such option; it takes num_envs"),
+        ({**NATIVE, "id": "ALE/Pong-v5"}, "--environment.vectorization native: ale-py plays Atari"),
+        (
+            {**NATIVE, "id": "Pendulum-v1"},
+            "native: .* registered without a vector_entry_point; use sync",
+        ),
+        (
+            {**WALK, "options": {"mode": "SameStep"}},
+            "native: .* SameStep, where AutoresetMode.NEXT_STEP is exp",
+        ),
+        ({**WALK, "options": {"mode": ""}}, "native: .* is None, where AutoresetMode.NEXT_STEP is expected; use sync"),
+        ({**WALK, "options": {"images": True}}, "native: .* its images would be neither resized nor stacked; use sync"),
+        ({**WALK, "options": {"copies": 8}}, "native: .* it has 8 copies, where an actor asked for 1; use sync"),
+        ({**WALK, "id": "Limited-v0"}, "native: .* takes no max_episode_steps, and the id has 7; use sync"),
+        (
+            {**WALK, "id": "Walks-v0", "vectorization": "sync"},
+            "sync: .* with a vector_entry_point only; use native",
+        ),
+        (
+            {**WALK, "action_mask": "masks"},
+            "masks: the observation has no keys, and info has 'allowed'",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
@@ -170,6 +202,71 @@ def test_copies_end_in_silence_after_their_parent() -> None:
     command = [sys.executable, "-c", script]
     killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE_SECONDS)
     assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, "")
+
+
+def test_a_vector_environment_of_its_own_plays_as_copies_do() -> None:
+    """CartPole's, which draws the starts of all copies together: they are put where its own stand."""
+    config = EnvironmentConfig(**CARTPOLE, options={"max_episode_steps": 12})
+    native, sync = (VectorEnvironment(replace(config, vectorization=v), 8) for v in ("native", "sync"))
+    assert native.spec() == sync.spec()
+    copies = [copy.unwrapped for copy in sync.unwrapped.envs]
+
+    def start(which: np.ndarray, observations: np.ndarray) -> None:
+        for i in np.flatnonzero(which):
+            copies[i].state = native.unwrapped.state[:, i].copy()
+            observations[i] = copies[i].state
+
+    seeds = np.arange(5, 13)
+    first, observations = native.reset(seeds), sync.reset(seeds)
+    np.testing.assert_array_equal(native.reset(5), first)
+    start(np.ones(8, bool), observations)
+    np.testing.assert_array_equal(first, observations)
+    actions, ended, truncated = np.random.default_rng(0).integers(0, 2, (300, 8), np.int32), np.zeros(8, bool), 0
+    for chosen in actions:
+        one, other = native.step(chosen), sync.step(chosen)
+        start(ended, other.observations)
+        np.testing.assert_allclose(one.observations, other.observations, atol=1e-6)
+        for name in ("rewards", "terminated", "truncated", "lost_life"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+        ended = one.terminated | one.truncated
+        truncated += one.truncated.sum()
+    assert 0 < truncated < actions.size / 12
+    native.close()
+    sync.close()
+
+
+def test_a_vector_environment_of_its_own_may_use_its_memory_again() -> None:
+    native = VectorEnvironment(EnvironmentConfig(frame_skip=1, **WALK), 3)
+    assert native.reset(4)[:, 0].tolist() == [0, 0, 0]
+    assert native.unwrapped.seed == 4
+    results = [native.step(np.int32([2, 0, 1])) for _ in range(4)]
+    assert [result.observations[:, 0].tolist() for result in results] == [[1, -1, 0], [2, -2, 0], [3, -3, 0], [0, 0, 0]]
+    assert [result.terminated.tolist() for result in results] == [[False] * 3] * 2 + [[True, True, False], [False] * 3]
+    assert results[1].rewards.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (
+            {0: np.zeros((2, 3))},
+            r"the batch of observations is an array .* \[2, 3\], where float32 \[2, 2\] is expected",
+        ),
+        (
+            {1: np.zeros((2, 1))},
+            r"the batch of rewards is .* \[2, 1\], where an array of numbers \[2\] is expected",
+        ),
+        ({2: [0.5, 0]}, r"terminated is an array .* with 0.5, where an array of truth values \[2\] is expected"),
+        ({3: None}, r"truncated is None, where an array of truth values \[2\] is expected"),
+    ],
+)
+def test_batches_that_do_not_fit_are_one_line(returned: dict[int, Any], line: str) -> None:
+    config = EnvironmentConfig(frame_skip=1, **WALK)
+    environment = VectorEnvironment(config, 2)
+    environment.reset(0)
+    environment.unwrapped.returned = returned
+    with pytest.raises(EnvironmentFailedError, match=rf"^Walk-v0: step\(\): {line} \(vector_tasks.py:\d+, in step\)$"):
+        environment.step(np.zeros(2, np.int32))
 
 
 def test_spaces_of_users_come_from_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
