@@ -168,6 +168,12 @@ def make_train() -> str:
     return table("CPU | seed | seconds | agent steps | confirmations that missed", rows) + notes(lines)
 
 
+def start_up() -> str:
+    lines = measured("start-up")
+    rows = [(f"`{line['command']}`", machine_of(line), f"{line['figure']['seconds']:.1f}") for line in lines]
+    return table("command | CPU | seconds", rows) + notes(lines)
+
+
 def how_long() -> str:
     """The shortest and the longest `make train`."""
     minutes = [line["figure"]["seconds"] / 60 for line in measured("make-train")]
@@ -412,6 +418,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rates-all": lambda: rates("studies/", newest=False),
     "make-train": make_train,
     "how-long": how_long,
+    "start-up": start_up,
     "rehearsed": rehearsed,
 }
 
