@@ -5,7 +5,8 @@
                                          add figures to docs/measurements.jsonl: FILE is what the --json of a bench
                                          wrote, or the folder of a run after `tributary evaluate`
 
-A page has marks, between which the function of that name in `TABLES` writes: <!-- figures: rates --> … <!-- end -->.
+A page has marks, between which the function of that name in `TABLES` writes: <!-- figures: rates --> … <!-- end -->. A
+name like pong/epochs.csv is a table of a study whose runs are not kept.
 Rows of runs are in docs/studies, launch/zoo and launch/results/reference_runs. All else that was measured is a line of
 docs/measurements.jsonl:
 
@@ -50,7 +51,7 @@ from shared.config import flat_settings
 ROOT = Path(__file__).parents[1]
 MEASUREMENTS, STUDIES = ROOT / "docs" / "measurements.jsonl", ROOT / "docs" / "studies"
 REFERENCE_RUNS = ROOT / "launch" / "results" / "reference_runs"
-_MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- figures: ([\w/.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FORM = (
     *(f"actor.{name}" for name in ("environments", "unroll_length", "epochs", "minibatches", "fresh_gradients")),
     *("learner.gradients_per_update", "network.name"),
@@ -404,25 +405,6 @@ def agents() -> str:
     return table("agent | environment | agent steps of training | weights | protocol | score | command", rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "games": games_in_full,
-    "games-in-short": games_in_short,
-    "game-curves": game_curves,
-    "pong-seeds": pong_seeds,
-    "pong-workers": pong_workers,
-    "a3c-results": a3c_results,
-    "a3c-curves": a3c_curves,
-    "a3c-workers": a3c_workers,
-    "agents": agents,
-    "rates": rates,
-    "rates-all": lambda: rates("studies/", newest=False),
-    "make-train": make_train,
-    "how-long": how_long,
-    "start-up": start_up,
-    "rehearsed": rehearsed,
-}
-
-
 _POINTS = STUDIES / "many_workers" / "rows.csv"
 _TASKS = {
     ("cartpole", "475"): "CartPole, 475",
@@ -432,6 +414,18 @@ _TASKS = {
 }
 # Seeds of the same number of workers and of agent steps stand side by side.
 _SPREAD = 1.12
+
+
+def workers_to_return() -> str:
+    """Agent steps of each seed of rows.csv, + where a run was stopped before the target."""
+    found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    with _POINTS.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["executor"] == "inline" and row["rules"] == "present" and (row["task"], row["mark"]) in _TASKS:
+                steps = number(int(row["agent_steps"])) + "+" * (row["reached"] != "yes")
+                found[_TASKS[row["task"], row["mark"]], row["workers"], row["agent_steps_in_flight"]].append(steps)
+    rows = [(*key, "; ".join(steps)) for key, steps in found.items()]
+    return table("task, target | workers | agent steps in flight | agent steps of each seed", rows)
 
 
 @contextmanager
@@ -460,6 +454,25 @@ def draw_workers() -> Iterator[Any]:
         drawn.supylabel("agent steps to the return", fontsize="medium")
         yield drawn
 
+
+TABLES: dict[str, Callable[[], str]] = {
+    "games": games_in_full,
+    "games-in-short": games_in_short,
+    "game-curves": game_curves,
+    "pong-seeds": pong_seeds,
+    "pong-workers": pong_workers,
+    "a3c-results": a3c_results,
+    "a3c-curves": a3c_curves,
+    "a3c-workers": a3c_workers,
+    "agents": agents,
+    "workers-to-return": workers_to_return,
+    "rates": rates,
+    "rates-all": lambda: rates("studies/", newest=False),
+    "make-train": make_train,
+    "how-long": how_long,
+    "start-up": start_up,
+    "rehearsed": rehearsed,
+}
 
 _A3C, _PONG = STUDIES / "a3c", sorted(REFERENCE_RUNS.glob("pong-seed-*"))
 _LSTM, _SEED_1 = (zoo.FOLDER / name for name in ("pong-a3c-lstm", "pong-a3c"))
@@ -501,7 +514,16 @@ def pages() -> list[Path]:
 
 def written(text: str) -> str:
     """A page with its tables as of today's rows."""
-    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+    return _MARKED.sub(lambda found: f"{found[1]}{_written(found[2])}{found[3]}", text)
+
+
+def _written(name: str) -> str:
+    """The table of that name; NAME.csv has the cells of one, in docs/studies."""
+    if not name.endswith(".csv"):
+        return TABLES[name]()
+    with (STUDIES / name).open(encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    return table("|".join(head), rows)
 
 
 def main() -> None:

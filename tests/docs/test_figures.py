@@ -22,8 +22,10 @@ def test_a_page_has_the_tables_of_todays_rows(page: Path) -> None:
 
 
 def test_each_table_stands_on_a_page() -> None:
-    marks = [name for page in MARKED for name in re.findall(r"<!-- figures: ([\w-]+) -->\n", page.read_text())]
-    assert set(marks) == figures.TABLES.keys()
+    marks = {name for page in MARKED for name in re.findall(r"<!-- figures: (\S+) -->\n", page.read_text())}
+    others = {figures.STUDIES / "many_workers" / "rows.csv", figures.STUDIES / "atari" / "published.csv"}
+    tables = {str(file.relative_to(figures.STUDIES)) for file in {*figures.STUDIES.glob("*/*.csv")} - others}
+    assert marks == figures.TABLES.keys() | tables
     assert ROOT / "README.md" in MARKED
 
 
