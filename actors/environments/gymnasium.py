@@ -10,7 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -157,7 +157,12 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
     """`count` copies of an environment, stepped in turn or in processes. The adapter copies their observations."""
     copies, mode = [partial(make_env, config, render_mode)] * count, AutoresetMode.NEXT_STEP
     if config.vectorization != "async":
-        return SyncVectorEnv(copies, autoreset_mode=mode, copy=False)
+        with ExitStack() as undo:
+            # Copies that were made before one that cannot be.
+            closed_again = [lambda: undo.enter_context(make_env(config, render_mode))] * count
+            vector = SyncVectorEnv(closed_again, autoreset_mode=mode, copy=False)
+            undo.pop_all()
+        return vector
     # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end with this
     # process.
     start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=mode, copy=False)

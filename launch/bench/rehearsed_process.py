@@ -75,6 +75,9 @@ class RehearsedProcess(ActorProcess):
             stage_seconds=result.stage_seconds._replace(wait=wait),
         )
 
+    def close(self) -> None:
+        """It has no environments."""
+
 
 def rehearsed_process(recording: Path) -> type[RehearsedProcess]:
     """The class with its recording, which Ray sends by value."""

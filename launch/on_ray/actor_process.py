@@ -54,6 +54,10 @@ class WorkerProcess:
         """Do the work of one call, whose weights may be overwritten after it."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Close all environments. The last call: the process is killed after it."""
+        raise NotImplementedError
+
 
 class CallFailedError(Exception):
     """A call raised an error. The message is one line.
@@ -102,6 +106,10 @@ class ActorProcess(WorkerProcess):
             if call.share is not None:
                 return self._actor.evaluate(call.weights, call.target, call.share)
             return self._actor.run(call.weights, call.target)
+
+    def close(self) -> None:
+        if self._not_made is None:
+            self._actor.close()
 
 
 @contextmanager

@@ -26,6 +26,8 @@ _GLANCE_SECONDS = 0.01
 # A node's processes may end one after another, Ray's own last. So a node that responds at the death of an actor is
 # asked again after this time, and the actor counts as failed only then.
 _DYING_SECONDS = 2.0
+# A process has this time to end its call and to close its environments, before it is killed.
+_CLOSE_SECONDS = 5.0
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the worker pool starts others under new ids instead.
@@ -46,6 +48,7 @@ class WorkerHandle:
         target_version: version of the target network that it was sent last.
         evaluation: number of the evaluation whose weights it was sent last.
         unfinished: of an aggregator whose last call ended without a sum. Gradients may wait in it.
+        responded: a call has ended. Before that its process may take a minute to start.
     """
 
     process: Any
@@ -56,6 +59,7 @@ class WorkerHandle:
     target_version: int | None = None
     evaluation: int | None = None
     unfinished: bool = False
+    responded: bool = False
 
 
 class RayExecutor(Executor):
@@ -87,6 +91,8 @@ class RayExecutor(Executor):
         # Actors whose calls have ended, in the order of their ends as far as that is known. All that have ended are
         # taken at once: a wait costs as much as a report, and no actor is passed over for long.
         self._ended: deque[int] = deque()
+        # Processes that close their environments: the call to do so, and the time to kill them.
+        self._closing: dict[ray.ObjectRef, tuple[Any, float]] = {}
         self._transport = LocalTransport()
         # The snapshots in Ray's object store, by their use. Calls that carry an older one keep it there.
         self._stored: dict[str, tuple[WeightSnapshot, ray.ObjectRef]] = {}
@@ -128,6 +134,7 @@ class RayExecutor(Executor):
         return stored[1]
 
     def next_completion(self) -> Completion | None:
+        self._kill_closed()
         for died, (error, due) in self._died.items():
             if time.monotonic() >= due:
                 return self._failed(died, error)
@@ -158,7 +165,7 @@ class RayExecutor(Executor):
         self._died.pop(actor_id, None)
         if actor_id in self._ended:
             self._ended.remove(actor_id)
-        self._end(self._workers.pop(actor_id))
+        self._close(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
         slots = self._slots.slots_by_node()
@@ -196,9 +203,12 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         for worker in self._workers.values():
-            self._end(worker)
+            self._close(worker, _CLOSE_SECONDS if worker.responded else 0.0)
         self._workers, self._calls, self._died = {}, {}, {}
         self._ended.clear()
+        self._kill_closed()
+        while self._closing:
+            self._kill_closed(_POLL_SECONDS)
 
     def _wait(self) -> list[int]:
         """Wait a moment until a call ends. Returns the actors of all calls that have."""
@@ -229,6 +239,7 @@ class RayExecutor(Executor):
                 ray.get(worker.serving)
                 raise AssertionError("an actor serves until its connection is closed here") from None
         result, accepted = ray.get(call)
+        worker.responded = True
         if worker.connection is not None and worker.serving is None:
             if accepted:
                 worker.connection.accepted()
@@ -252,11 +263,22 @@ class RayExecutor(Executor):
                 return None
         return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)
 
-    def _end(self, worker: WorkerHandle) -> None:
-        # Processes that an aggregator has started end with it.
-        ray.kill(worker.process, no_restart=True)
+    def _close(self, worker: WorkerHandle, seconds: float = _CLOSE_SECONDS) -> None:
+        """Request a process to close its environments after its call, and kill it after these seconds at the latest."""
         if worker.connection is not None:
             self._transport.disconnect(worker.connection)
+        self._closing[worker.process.close.remote()] = worker.process, time.monotonic() + seconds
+
+    def _kill_closed(self, wait: float = 0.0) -> None:
+        """Kill the processes that have closed their environments, or whose time is over."""
+        if not self._closing:
+            return
+        closed = ray.wait(list(self._closing), num_returns=len(self._closing), timeout=wait)[0]
+        for call, (process, due) in list(self._closing.items()):
+            if call in closed or time.monotonic() >= due:
+                # Processes that an aggregator has started end with it.
+                ray.kill(process, no_restart=True)
+                del self._closing[call]
 
 
 def failure_reason(error: RayError) -> str:

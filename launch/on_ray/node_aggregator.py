@@ -37,8 +37,8 @@ class NodeAggregator(WorkerProcess):
         first_actor_id: int,
         actor_process: type[ActorProcess],
     ) -> None:
-        executor = RayExecutor(config, spec, slots, first_actor_id, actor_process)
-        self._aggregator = GradientAggregator(executor, gradients, config.supervision, config.evaluation)
+        self._executor = RayExecutor(config, spec, slots, first_actor_id, actor_process)
+        self._aggregator = GradientAggregator(self._executor, gradients, config.supervision, config.evaluation)
         self._weights: WeightSnapshot | None = None
 
     def handle(self, call: Call) -> CallResult:
@@ -47,6 +47,9 @@ class NodeAggregator(WorkerProcess):
             self._weights = _copy(call.weights)
         with one_line_errors():
             return self._aggregator.collect(self._weights, call.target and _copy(call.target), call.share)
+
+    def close(self) -> None:
+        self._executor.close()
 
 
 class NodesExecutor(RayExecutor):

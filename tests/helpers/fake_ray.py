@@ -34,6 +34,7 @@ class FakeRay:
     def __init__(self) -> None:
         self.processes: list[FakeProcess] = []
         self.calls: list[FakeCall] = []
+        self.killed: list[FakeProcess] = []
         self._results: dict[FakeCall, Any] = {}
 
     def end(self, call: FakeCall, result: Any) -> None:
@@ -71,4 +72,5 @@ class FakeRay:
         return value
 
     def kill(self, process: FakeProcess, no_restart: bool) -> None:
-        pass
+        assert no_restart
+        self.killed.append(process)

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import NormalizeObservation
 from gymnasium.wrappers.utils import RunningMeanStd
 from waiting import DEADLINE_SECONDS
@@ -71,6 +72,25 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
     assert [bool(environment.step(np.zeros(1, np.int32)).truncated[0]) for _ in range(2)] == [False, True]
     assert adapter_of(config).training_protocol() == {"options": {}, "wrappers": list(wrappers)}
     assert config.modules == ("gymnasium.wrappers",) * 2
+
+
+def test_copies_before_one_that_cannot_be_made_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_ones = list[gymnasium.Env]()
+
+    class Licensed(CartPoleEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            if len(open_ones) == 2:
+                raise RuntimeError("no more licences")
+            open_ones.append(self)
+
+        def close(self) -> None:
+            open_ones.remove(self)
+
+    monkeypatch.setitem(gymnasium.registry, "Licensed-v0", EnvSpec("Licensed-v0", Licensed))
+    with pytest.raises(EnvironmentFailedError, match="no more licences"):
+        VectorEnvironment(EnvironmentConfig(id="Licensed-v0", frame_skip=1), 3)
+    assert open_ones == []
 
 
 class Shell(gymnasium.Env):

@@ -3,10 +3,11 @@
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from fake_ray import FakeCall, FakeRay
+from fake_ray import FakeCall, FakeProcess, FakeRay
 from hand_driven import Clock, HandDrivenExecutor, report
 from ray.exceptions import OutOfMemoryError, RayActorError
 
@@ -133,6 +134,48 @@ def test_a_dead_actor_of_this_machine_is_told_at_once(cartpole: RunConfig, ray: 
     failed = executor.next_completion()
     assert isinstance(failed, Failed)
     assert not failed.node_lost
+
+
+def test_actors_close_their_environments_before_they_are_killed(
+    cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    executor = made(cartpole, 5)
+    failed, hung, idle, busy, starting = ray.processes
+    for actor_id in range(5):
+        executor.dispatch(actor_id)
+    for call in ray.calls[:4]:
+        end(ray, call, ray.calls.index(call), 1)
+        assert executor.next_completion() is not None
+    executor.dispatch(3)
+
+    def closes() -> list[FakeProcess]:
+        return [call.process for call in ray.calls if call.method == "close"]
+
+    for actor_id in (0, 1):
+        executor.remove(actor_id)
+    assert closes() == [failed, hung]
+    ray.end(ray.calls[-2], None)
+    executor.next_completion()
+    assert ray.killed == [failed]
+    clock.now = 6.0
+    executor.next_completion()
+    assert ray.killed == [failed, hung]
+    wait = ray.wait
+
+    def closed_meanwhile(calls: list[FakeCall], **options: Any) -> Any:
+        if options["timeout"]:
+            assert ray.killed[2:3] == [starting], "its environments may not be made for a minute"
+            ray.end(next(call for call in ray.calls if call.method == "close" and call.process is idle), None)
+            clock.now += 2.0
+        return wait(calls, **options)
+
+    monkeypatch.setattr(ray, "wait", closed_meanwhile)
+    executor.close()
+    assert ray.killed[3:] == [idle, busy]
+    assert clock() == pytest.approx(12.0), "what hangs is not waited for"
+    assert (executor.actor_ids, executor.calls_in_flight) == ([], 0)
 
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)

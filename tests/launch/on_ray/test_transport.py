@@ -183,15 +183,19 @@ SPEC = environment_spec(CARTPOLE.environment)
 
 
 class EchoProcess(ActorProcess):
-    """Returns the weights that it was given as its gradient."""
+    """Returns the weights that it was given as its gradient. `close` writes a file into the folder of --storage."""
 
-    def make_actor(self, _config: RunConfig, _spec: object, actor_id: int) -> "EchoRunner":
-        return EchoRunner(actor_id)
+    def make_actor(self, config: RunConfig, _spec: object, actor_id: int) -> "EchoRunner":
+        return EchoRunner(config, actor_id)
 
 
 class EchoRunner:
-    def __init__(self, actor_id: int) -> None:
-        self._actor_id, self._sequence = actor_id, 0
+    def __init__(self, config: RunConfig, actor_id: int) -> None:
+        self._folder, self._actor_id, self._sequence = config.storage, actor_id, 0
+
+    def close(self) -> None:
+        if self._folder is not None:
+            Path(self._folder, str(self._actor_id)).touch()
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
         self._sequence += 1
@@ -277,8 +281,8 @@ def completed(executor: RayExecutor) -> Any:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
-    executor = RayExecutor(CARTPOLE, SPEC, Slots(1), actor_process=EchoProcess)
+def test_a_target_is_sent_to_an_actor_once(local_calls: list[int], tmp_path: Path) -> None:
+    executor = RayExecutor(replace(CARTPOLE, storage=str(tmp_path)), SPEC, Slots(1), actor_process=EchoProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     executor.publish_target(WeightSnapshot(1, np.full(10, 5, np.float32), 0))
     seen = []
@@ -291,14 +295,20 @@ def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
     assert len(local_calls) == 3
     executor.close()
     assert seen == [6.0, 1.0, 8.0, 1.0]
+    assert closed_in(tmp_path) == ["0"]
+
+
+def closed_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
+def test_sums_of_a_node_have_the_named_weights(local_calls: list[int], tmp_path: Path) -> None:
     updates, size = 40, 50_000
     # On one core a sum is of two, else of four.
     actor, learner = ActorConfig(epochs=2), LearnerConfig(gradients_per_update=4)
     config = replace(PRESETS["cartpole"].config, actor=actor, learner=learner, aggregation="node")
+    config = replace(config, storage=str(tmp_path))
     executor = NodesExecutor(config, SPEC, Slots(2), actor_process=EchoProcess)
     (node,) = executor.actor_ids
     heartbeats = 0
@@ -317,6 +327,7 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int]) -> None:
     # The first went through Ray.
     assert len(local_calls) == updates + heartbeats - 1
     executor.close()
+    assert closed_in(tmp_path) == ["1", "2"]
 
 
 class EngineError(Exception):
@@ -333,12 +344,12 @@ class FailingProcess(ActorProcess):
     def make_actor(self, config: RunConfig, spec: object, actor_id: int) -> "FailingRunner":  # noqa: ARG002
         if config.seed == NOT_MADE:
             raise EngineError(3, "no licence")
-        return FailingRunner(dies=config.seed == DIES)
+        return FailingRunner(config, dies=config.seed == DIES)
 
 
 class FailingRunner(EchoRunner):
-    def __init__(self, *, dies: bool) -> None:
-        super().__init__(0)
+    def __init__(self, config: RunConfig, *, dies: bool) -> None:
+        super().__init__(config, 0)
         self._dies = dies
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
@@ -361,8 +372,9 @@ RAISES, DIES, NOT_MADE = 1, 2, 3
         (NOT_MADE, 1, "could not be made: EngineError: E3: no licence (test_transport.py:"),
     ],
 )
-def test_an_actor_that_fails_gives_its_reason(seed: int, calls: int, reason: str) -> None:
-    executor = RayExecutor(replace(CARTPOLE, seed=seed), SPEC, Slots(1), actor_process=FailingProcess)
+def test_an_actor_that_fails_gives_its_reason(seed: int, calls: int, reason: str, tmp_path: Path) -> None:
+    config = replace(CARTPOLE, seed=seed, storage=str(tmp_path))
+    executor = RayExecutor(config, SPEC, Slots(1), actor_process=FailingProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     for _ in range(calls):
         assert executor.actor_ids == [0]
@@ -375,3 +387,4 @@ def test_an_actor_that_fails_gives_its_reason(seed: int, calls: int, reason: str
     executor.remove(0)
     assert (executor.calls_in_flight, executor.actor_ids) == (0, [])
     executor.close()
+    assert closed_in(tmp_path) == ["0"] * (seed == RAISES)
