@@ -61,7 +61,6 @@ __all__ = [
     "register_schedule",
     "start",
     "train",
-    "trainable",
 ]
 
 
@@ -212,37 +211,6 @@ def start(*preset: Any, **arguments: Any) -> Training:
     training = _training(**given.arguments | {"progress": bool(arguments.get("progress"))})
     training.start()
     return training
-
-
-def trainable(
-    preset: str | None = None,
-    *,
-    total_frames: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    config: str | PathLike[str] | None = None,
-    trust_imports: bool = False,
-) -> type[Any]:
-    """A trainable for a `ray.tune.Tuner`: each trial is a run, whose settings those of Tune's `param_space` change.
-
-    Needs the extra `tune`. Each result is a row of metrics.jsonl: its numbers by their names, `frames`, `agent_steps`,
-    `mean_return_100` and `evaluation_return` among them, which are NaN before there is one. A checkpoint of Tune's is
-    the folder of the run, and can stand where a run does.
-
-    Args:
-        preset, total_frames, settings, config, trust_imports: see `train`. Tune's settings, by the same names, come
-            before all of them. `actors` has to be a number: how many cores a trial takes.
-
-    Raises:
-        ConfigurationError: a mistake in the settings, or Ray Tune is not installed.
-    """
-    from launch.python.run import resolved_run
-    from launch.python.trainable import run_trainable
-
-    # Each trial is on one node, also where this is called in a task of Ray's.
-    changed = {"address": "local", **(settings or {})}
-    changed |= {} if total_frames is None else {"total_frames": total_frames}
-    run = resolved_run(preset, changed, config=config, trust_imports=trust_imports)
-    return run_trainable(run.config, run.preset)
 
 
 def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imports: bool = False) -> Agent:

@@ -73,8 +73,7 @@ def test_no_imports_run_in_a_circle() -> None:
 
 def test_ray_is_imported_in_its_room_only() -> None:
     users = {name for name, imports in IMPORTS.items() if any(imported.split(".")[0] == "ray" for imported in imports)}
-    outside = {name for name in users if not name.startswith("launch.on_ray.")}
-    assert outside == {"launch.python.trainable"}
+    assert all(name.startswith("launch.on_ray.") for name in users)
 
 
 def test_text_files_are_utf_8_in_every_locale() -> None:

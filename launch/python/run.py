@@ -22,7 +22,7 @@ from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.settings.files import named, read_value
-from launch.settings.resolve import ResolvedRun, on_the_same_cluster, resolve_request, train_request
+from launch.settings.resolve import ResolvedRun, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, raised_at, setting_error, typed_line
@@ -174,14 +174,11 @@ def resolved_run(
         resolved = resolve_request(train_request(preset, changes, **where))
     if resolved.several is not None:
         raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
-    return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
+    return resolved
 
 
 class Training:
-    """A run under way, see `tributary_rl.train`. When the program that started it ends, the run is saved and ends too.
-
-    `entrance` is the caller in the run's manifest.
-    """
+    """A run under way, see `tributary_rl.train`. When the program that started it ends, it is saved and ends too."""
 
     def __init__(
         self,
@@ -191,10 +188,9 @@ class Training:
         on_event: OnEvent | None = None,
         *,
         progress: bool,
-        entrance: str = "tributary_rl.train",
     ) -> None:
         self._run, self._on_row, self._on_event, self._progress = run, on_row, on_event, progress
-        self._command = [entrance, run.preset]
+        self._command = ["tributary_rl.train", run.preset]
         self._made = run.resume is None and run_dir is None
         if run_dir is not None:
             # As on the command line, which takes ~ for the home folder.

@@ -55,42 +55,20 @@ class Stamp(NamedTuple):
     inode: int
 
 
-class Changes(NamedTuple):
-    """Changes of a folder, by relative path: the content of changed files, and all stamps."""
-
-    files: dict[str, bytes]
-    stamps: dict[str, Stamp]
-
-
-def changes_since(folder: Path, known: dict[str, Stamp]) -> Changes:
-    """The changes of a folder since it had the stamps `known`."""
-    changes = Changes({}, {})
+def changes_since(folder: Path, known: dict[str, Stamp]) -> tuple[dict[str, bytes], dict[str, Stamp]]:
+    """The content of the files that changed since a folder had the stamps `known`, and all stamps, by relative path."""
+    changed, stamps = {}, {}
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         # An old checkpoint may have been deleted since it was listed.
         with suppress(FileNotFoundError), path.open("rb") as file:
             # The status of the open file: the path may lead to another one by now.
             status = os.fstat(file.fileno())
-            stamp = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
-            changes.stamps[name] = stamp
+            stamp = stamps[name] = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != known.get(name):
                 # No further than the stamp: rows that are added meanwhile come with the next changes.
-                changes.files[name] = file.read(stamp.size)
-    return changes
-
-
-def apply_changes(folder: Path, changes: Changes) -> None:
-    """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay."""
-    for name, content in changes.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Readers see the old file or the new one, never a part.
-        with replacement(path) as part:
-            part.write_bytes(content)
-    for path in _files(folder):
-        name = path.relative_to(folder).as_posix()
-        if name.startswith("checkpoints/") and name not in changes.stamps:
-            path.unlink()
+                changed[name] = file.read(stamp.size)
+    return changed, stamps
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -139,21 +117,21 @@ class RemoteCopy:
 
     def _update(self) -> None:
         try:
-            changes = changes_since(self._folder, self._stamps)
+            changed, stamps = changes_since(self._folder, self._stamps)
             # Files that refer to others come last, so that an interrupted update refers to no missing file.
-            for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
+            for name in sorted(changed, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
                 path = f"{self._root}/{name}"
                 _make_folder(self._files, path.rpartition("/")[0])
-                self._files.pipe_file(path, changes.files[name])
+                self._files.pipe_file(path, changed[name])
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return
-            # As in `apply_changes`. Some may be of an earlier process that made the copy.
+            # Checkpoints that the folder lacks, some of an earlier process that made the copy. Other files stay.
             self._files.invalidate_cache()
             for path in self._files.find(f"{self._root}/checkpoints"):
-                if path.removeprefix(f"{self._root}/") not in changes.stamps:
+                if path.removeprefix(f"{self._root}/") not in stamps:
                     self._files.rm_file(path)
-            self._stamps = changes.stamps
+            self._stamps = stamps
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")

@@ -1,7 +1,6 @@
 """From a request to the settings of a run: preset, file or earlier run, the changes, the number of actors."""
 
 import re
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -315,15 +314,6 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         start_from = None if several.start_from is None else Path(several.start_from)
         return ResolvedRun(several.config, several.preset, folder.path, start_from, several)
     return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
-
-
-def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:
-    """The settings of a run that a task of Ray starts: on the same cluster, unless `named` has `address`."""
-    ray = sys.modules.get("ray")
-    if config.address != "local" or "address" in named or ray is None or not ray.is_initialized():
-        return config
-    context = ray.get_runtime_context()
-    return config if context.worker.mode != ray.WORKER_MODE else replace(config, address=context.gcs_address)
 
 
 # ---- Commands that start from a preset: `[PRESET] [SETTINGS]` as in `tributary train`

@@ -25,9 +25,7 @@ from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
 from launch.run.saving import (
     BestWeights,
-    Changes,
     RemoteCopy,
-    apply_changes,
     changes_since,
     check_storage,
     claim_storage,
@@ -326,6 +324,10 @@ NO_ENDPOINT = RuntimeError("Could not connect\nto the endpoint")
 OUTSIDE = "cannot be read: .*outside of the run's folder"
 
 
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
 @pytest.mark.parametrize(
     ("call", "error", "found", "line"),
     [
@@ -373,28 +375,16 @@ def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
     assert run_path("memory://urls/a/seed-1") == folders[0], "it is fetched once in a process"
 
 
-def files_of(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
-    """Checkpoints that went are deleted."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        (folder / "checkpoints").mkdir(parents=True)
-    (here / "checkpoints" / "update-2.index").write_text("two")
-    (there / "checkpoints" / "update-1.index").write_text("one")
-    (there / ".lock").write_text("only here")
+def test_changes_of_a_folder_are_files_with_another_stamp(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "summary.json"):
-        (here / name).write_text("one")
-    first = changes_since(here, {})
-    apply_changes(there, first)
-    assert files_of(there) == files_of(here) | {".lock": "only here"}
-    assert changes_since(here, first.stamps) == Changes({}, first.stamps)
-    (here / "metrics.jsonl").write_text("on")
-    (here / "new").write_text("two")
-    (here / "new").replace(here / "summary.json")
-    assert changes_since(here, first.stamps).files == {"metrics.jsonl": b"on", "summary.json": b"two"}
+        (tmp_path / name).write_text("one")
+    changed, stamps = changes_since(tmp_path, {})
+    assert changed == {"metrics.jsonl": b"one", "summary.json": b"one"}
+    assert changes_since(tmp_path, stamps) == ({}, stamps)
+    (tmp_path / "metrics.jsonl").write_text("on")
+    (tmp_path / "new").write_text("two")
+    (tmp_path / "new").replace(tmp_path / "summary.json")
+    assert changes_since(tmp_path, stamps)[0] == {"metrics.jsonl": b"on", "summary.json": b"two"}
 
 
 def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
@@ -402,4 +392,4 @@ def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
     left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
     for name in (*copied, *left_out):
         (tmp_path / name).write_text("")
-    assert set(changes_since(tmp_path, {}).files) == set(copied)
+    assert set(changes_since(tmp_path, {})[0]) == set(copied)
