@@ -26,7 +26,6 @@ from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, score
 from launch.run.folder import RunFolder, WeightsName, read_object, write_weights
 from launch.run.lookup import run_path
-from launch.settings.files import for_another_run
 from shared.errors import ConfigurationError
 
 _MOST_BYTES = 3_500_000
@@ -49,7 +48,7 @@ def pack(
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name}: a name is of lower-case letters, digits and hyphens")
     run = RunFolder(folder)
-    config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
+    config = replace(run.read_config("run"), storage=None, address="local", trackers=())
     spec = run.as_trained(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(run, config, spec, weights)
     rows = read_rows(run)

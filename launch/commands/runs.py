@@ -25,7 +25,7 @@ from launch.output import (
     wide_console,
     write_json,
 )
-from launch.run.folder import holder_of, is_resumable
+from launch.run.folder import RunFolder, holder_of
 from launch.run.lookup import RunPath, run_folders
 from launch.run.summary import RunStatus, run_status
 from launch.settings.parse import Operand
@@ -64,7 +64,7 @@ class StopArguments:
     """Ask a run to finish its rollouts, save and end, and wait until it has. Ctrl-C ends only the waiting."""
 
     run: Operand[RunPath]
-    """Folder of the run, or of the runs of several seeds; latest: the newest run."""
+    """Folder of the run; latest: the newest run."""
     now: bool = False
     """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
 
@@ -118,7 +118,7 @@ def stop(arguments: StopArguments) -> int:
         return EXIT_FAILED
     resumable = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}"
     untrained = f"ended before it trained: {folder} has nothing to continue from"
-    print_line(console, resumable if is_resumable(folder) else untrained)
+    print_line(console, resumable if RunFolder(folder).settings_file.is_file() else untrained)
     return EXIT_DONE
 
 

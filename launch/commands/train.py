@@ -1,7 +1,6 @@
 """`tributary train [PRESET] [SETTINGS]`: options to a request, the library's `train`, and its events on the screen."""
 
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,15 +31,13 @@ class TrainArguments(PresetArguments):
     name: str | None = None
     """Name of the run. Default: the preset's, or the environment's where the preset is for another one."""
     resume: str | None = None
-    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults. The folder of
-    several seeds, or latest after them, continues all unfinished runs."""
+    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults."""
     start_from: str | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
-    """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
-    side_by_side: int = 1
-    """With --seeds: how many to train at a time on this machine. --actors auto divides its cores among them."""
+    """Seeds like 1,2,3 or 1-10: train them in turn, into seed-N folders of --run-dir. The same command goes on with
+    those that are not done."""
     trust_imports: bool = False
     """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
     code. A module that the same command names, by --environment.import for example, needs no such permission."""
@@ -53,20 +50,22 @@ def train_line(arguments: TrainArguments) -> int:
     resolved = resolve_request(request)
     if resolved.preset_chosen:
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
-    _check_options(arguments, resolved)
-    seeds: Sequence[int] = () if arguments.seeds is None else parse_seeds(arguments.seeds)
-    if resolved.several is not None:
-        seeds = resolved.several.seeds
+    seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    for name, value in (
+        ("resume", arguments.resume),
+        ("seed", request.settings.get("seed")),
+        ("storage", resolved.config.storage),
+    ):
+        if seeds is not None and value is not None:
+            raise setting_error(name, value, "is of one run, and --seeds trains several")
     folder = resolved.resume or arguments.run_dir
     with ExitStack() as stack:
         if folder is None:
             folder = new_run_dir(resolved.name)
             stack.callback(discard_if_empty, folder)
-        if not seeds:
+        if seeds is None:
             return _train(arguments, resolved, folder)
-        return train_seeds(
-            resolved, seeds, folder, settings=request.settings, side_by_side=arguments.side_by_side, json=arguments.json
-        )
+        return train_seeds(request, seeds, folder, arguments.json)
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
@@ -103,13 +102,3 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
             return EXIT_FAILED
     write_json(arguments.json, result.summary)
     return result_code(result)
-
-
-def _check_options(arguments: TrainArguments, resolved: ResolvedRun) -> None:
-    if arguments.resume is not None and arguments.seeds is not None:
-        problem = f"--resume {quoted(arguments.resume)} continues the seeds that it has; leave it out"
-        raise setting_error("seeds", arguments.seeds, problem)
-    if "seed" in arguments.settings and (arguments.seeds is not None or resolved.several is not None):
-        raise setting_error("seed", arguments.settings["seed"], "is of one run, and each of --seeds has its own")
-    if arguments.side_by_side != 1 and arguments.seeds is None and resolved.several is None:
-        raise setting_error("side_by_side", arguments.side_by_side, "is for --seeds, and there is one run")

@@ -25,7 +25,7 @@ from launch.settings.files import named, read_value
 from launch.settings.resolve import ResolvedRun, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError, raised_at, setting_error, typed_line
+from shared.errors import ConfigurationError, TrainingFailedError, raised_at, typed_line
 
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[[Event, "Training"], object]
@@ -171,10 +171,7 @@ def resolved_run(
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
     where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):
-        resolved = resolve_request(train_request(preset, changes, **where))
-    if resolved.several is not None:
-        raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
-    return resolved
+        return resolve_request(train_request(preset, changes, **where))
 
 
 class Training:

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 WeightsName = int | Literal["auto", "best", "latest"]
 LOGGER = logging.getLogger("tributary")
 LOCK_FILE = ".lock"
-# In the folder of several seeds: see `SeveralSeeds`.
-SEEDS_FILE = "seeds.json"
 # The look of `holder_of` at a lock takes less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
 # Longer than any row.
@@ -117,7 +115,7 @@ class RunFolder:
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.is_file() or (self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - {LOCK_FILE}):
-            resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
+            resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.is_file() else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 
     def check_goes_on(self) -> None:
@@ -209,8 +207,6 @@ class RunFolder:
         """The resolved settings, to look at. `setting` is the option that named the folder."""
         file = self.settings_file
         if not file.is_file():
-            if (self.path / SEEDS_FILE).is_file():
-                raise setting_error(setting, self.path, "has several seeds: name the folder of one, seed-N in it")
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         if is_of_another_program(file):
             raise setting_error(setting, self.path, "is not the folder of a run: its config.json is another program's")
@@ -224,11 +220,6 @@ def is_of_another_program(file: Path) -> bool:
     """True if a config.json that can be read has no environment. Other programs keep folders below runs/, too."""
     values = read_object(file)
     return bool(values) and not isinstance(values.get("environment"), dict)
-
-
-def is_resumable(folder: Path) -> bool:
-    """True if `tributary train --resume` accepts a folder: of a run or of several seeds."""
-    return (folder / "config.json").is_file() or (folder / SEEDS_FILE).is_file()
 
 
 def trust_environment(environment: EnvironmentConfig) -> None:
@@ -273,31 +264,6 @@ def _bounds_of(space: Mapping[str, Any]) -> str:
 
 def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
     return spec.images and config.network.centre_observations
-
-
-# ---- Several seeds
-
-
-class SeveralSeeds(msgspec.Struct, frozen=True):
-    """Runs with the same settings and different seeds. `start_from` is the run whose weights all start from."""
-
-    config: RunConfig
-    seeds: tuple[int, ...]
-    preset: str
-    start_from: str | None
-
-
-def read_seeds(folder: Path) -> SeveralSeeds | None:
-    """The content of seeds.json; None in a folder without it. For the imports see `check_imports`."""
-    file = folder / SEEDS_FILE
-    if not file.is_file():
-        return None
-    try:
-        several = msgspec.json.decode(file.read_bytes(), type=SeveralSeeds)
-    except (OSError, msgspec.DecodeError, ConfigurationError) as error:
-        raise setting_error("resume", folder, f"{SEEDS_FILE} cannot be read: {error}") from error
-    check_imports(several.config.environment, "resume", str(folder))
-    return several
 
 
 # ---- Lock

@@ -49,8 +49,6 @@ _NAMES_ELSEWHERE = {
     "grad_clip": "optimizer.max_gradient_norm",
     "max_grad_norm": "optimizer.max_gradient_norm",
 }
-OF_ONE_RUN = ("storage",)
-"""Settings of a single run, which no other run inherits."""
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
@@ -97,7 +95,8 @@ def read_config_file(path: Path) -> ConfigFile:
             check_preset(str(preset))
         found = named(settings)
     if whole:
-        found = {name: value for name, value in found.items() if name not in OF_ONE_RUN}
+        # That of one run, which no other inherits.
+        found.pop("storage", None)
     return ConfigFile(path, found, preset, whole)
 
 
@@ -126,17 +125,6 @@ def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
     changed, default = with_settings(base, settings), RunConfig()
     values = {name: [attrgetter(name)(config) for config in (changed, base, default)] for name in named(settings)}
     return [name for name, (value, *others) in values.items() if value not in others]
-
-
-def for_another_run(config: RunConfig) -> RunConfig:
-    """The settings of a run, with defaults in `OF_ONE_RUN`."""
-    unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
-    return replace(config, **unset)
-
-
-def set_of_one_run(config: RunConfig) -> list[str]:
-    """The settings in `OF_ONE_RUN` that differ from their defaults."""
-    return [name for name in OF_ONE_RUN if getattr(config, name) != getattr(RunConfig, name)]
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, TypedDict
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, is_atari, preset_for
-from launch.run.folder import SEEDS_FILE, RunFolder, SeveralSeeds, check_imports, imports_permitted, read_seeds
-from launch.run.lookup import LATEST, run_path
-from launch.settings.check import agent_steps_per_update, check_changes, check_effects
+from launch.run.folder import RunFolder, check_imports, imports_permitted
+from launch.run.lookup import run_path
+from launch.settings.check import agent_steps_per_update, check_effects
 from launch.settings.files import (
     chosen_in_toml,
     errors_of,
-    for_another_run,
     modules_of,
     named,
     option_name,
@@ -93,7 +92,6 @@ class ResolvedRun(NamedTuple):
 
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
-        several: the seeds in the folder `resume`, if there are several.
         preset_chosen: the preset follows from the environment, not from the user.
         chosen_in_file: names of the settings that a TOML file changes.
         typed_name: the name that the user gives to the run.
@@ -103,7 +101,6 @@ class ResolvedRun(NamedTuple):
     preset: str
     resume: Path | None = None
     start_from: Path | None = None
-    several: SeveralSeeds | None = None
     preset_chosen: bool = False
     chosen_in_file: Sequence[str] = ()
     typed_name: str | None = None
@@ -133,9 +130,6 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
     config = changed_by_hand(base.config, request.settings)
     if base.resume is not None:
         _check_resumed(base.config, config)
-        if base.several is not None:
-            # Also for seeds that have not begun: all are of one study.
-            check_changes(config, base.config, base.resume / f"seed-{base.several.seeds[0]}")
     if base.start_from is not None and base.start_from.is_dir():
         # The run that trains reads its settings, in another process.
         with imports_permitted(*config.environment.modules):
@@ -272,7 +266,7 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     preset, chosen = request.preset or (file.preset if file else None), None
     if start_from is not None and preset is None:
         other = RunFolder(start_from)
-        preset, config = other.outputs.name, for_another_run(other.read_config("start_from"))
+        preset, config = other.outputs.name, replace(other.read_config("start_from"), storage=None)
     elif file is not None and file.whole:
         with errors_of(file.path):
             config = with_settings(RunConfig(), file.settings)
@@ -303,16 +297,8 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         if value is not None:
             problem = f"--resume {request.resume} has its settings and its folder; leave it out"
             raise setting_error(name, value, problem)
-    path = run_path(request.resume)
-    if request.resume == LATEST and (path.parent / SEEDS_FILE).is_file():
-        # The newest run is one of several seeds, which all go on.
-        path = path.parent
-    folder = RunFolder(path)
+    folder = RunFolder(run_path(request.resume))
     folder.check_goes_on()
-    several = read_seeds(folder.path)
-    if several is not None:
-        start_from = None if several.start_from is None else Path(several.start_from)
-        return ResolvedRun(several.config, several.preset, folder.path, start_from, several)
     return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
 
 

@@ -54,7 +54,7 @@ def run_line(line: str) -> None:
     [
         # 64 actors have more environments than the preset, 8 as many.
         *(([f"train {PRESET} {NEW} --actors {n} --run-dir run"], "run", "run") for n in (1, 4, 64)),
-        ([f"train {PRESET} {NEW} --actors 8 --seeds 3 --run-dir runs"], "runs/seed-3", "runs"),
+        ([f"train {PRESET} {NEW} --actors 8 --seeds 3 --run-dir runs"], "runs/seed-3", "runs/seed-3"),
         (
             [
                 f"train {PRESET} {NEW} --actors 2 --run-dir first",
@@ -100,9 +100,10 @@ def test_actors_receive_the_settings_of_the_folder(
 @pytest.mark.parametrize("actors", [1, 4])
 def test_a_choice_by_hand_reaches_the_actors(actors: int, received: list[RunConfig], tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    run_line(f"train {PRESET} {NEW} --actors {actors} --actor.environments 3 --seeds 1 --run-dir {folder}")
+    line = f"train {PRESET} {NEW} --actors {actors} --actor.environments 3 --seeds 1 --run-dir {folder}"
+    run_line(line)
     assert {config.actor.environments for config in received} == {3}
-    run_line(f"train --resume {folder} {FURTHER} --lr 1e-3")
+    run_line(f"{line} {FURTHER} --lr 1e-3")
     assert {config.actor.environments for config in received} == {3}
     assert received[-1].optimizer.learning_rate == 1e-3
     assert received[-1] == RunFolder(folder / "seed-1").read_settings()

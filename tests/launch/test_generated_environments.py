@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from launch.run.events import Message
 from launch.run.folder import RunFolder
-from launch.settings.files import KINDS, OF_ONE_RUN, option_name, with_settings
+from launch.settings.files import KINDS, option_name, with_settings
 from launch.train import train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -236,7 +236,7 @@ _CHANGED = sorted(
     name
     for name in KINDS
     if not name.startswith(("evaluation.", "stop_"))
-    and name not in (*OF_ONE_RUN, "executor", "address", "total_frames", "environment.vectorization")
+    and name not in ("storage", "executor", "address", "total_frames", "environment.vectorization")
 )
 _WRAPPERS = [
     *(f"gymnasium.wrappers:Normalize{kind}" for kind in ("Reward", "Observation")),

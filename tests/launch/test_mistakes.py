@@ -100,12 +100,7 @@ MISTAKES = {
     "plot zoo:cartpole --y score": ", agent_steps,",
     "export zoo:cartpole --output .": "exists",
     "watch": "tributary record zoo:pong writes a video",
-    # Several seeds, and runs that go on by themselves.
-    "train cartpole --seeds 1,2 --resume zoo:cartpole": "--resume",
-    "train cartpole --seeds 1,2 --side-by-side 0": "must be at least 1",
-    "train cartpole --seeds 1,2 --seed 3": "--seed 3: is of one run, and each of --seeds has its own",
-    "train cartpole --side-by-side 2": "--side-by-side 2: is for --seeds, and there is one run",
-    "train cartpole --seeds 1,2 --address auto --side-by-side 2": "--side-by-side 2: divides this machine; on a",
+    "train cartpole --seeds 1,2 --seed 3": "--seed 3: is of one run, and --seeds trains several",
     # Measurements.
     "bench throughput pogn": "did you mean pong?",
     "bench throughput pong --actor.minibatches 3": "does not divide",
