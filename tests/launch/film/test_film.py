@@ -61,9 +61,9 @@ def cells(
 
 
 def shown(size: tuple[int, int], *what: Any) -> list[str]:
-    """The lines beside the picture, with single spaces and without bars."""
+    """The lines beside the picture, with single spaces."""
     lines = ("".join(character for character, _ in line) for line in cells(size, *what))
-    return [" ".join(re.sub("[▀█▉▊▋▌▍▎▏]", " ", line).split()) for line in lines]
+    return [" ".join(line.replace("▀", " ").split()) for line in lines]
 
 
 def test_action_values_and_vectors_have_numbers_of_their_own() -> None:
@@ -74,7 +74,7 @@ def test_action_values_and_vectors_have_numbers_of_their_own() -> None:
     assert "earlier" not in of_values
     vector = PONG._replace(preferences=None, action=np.array([-0.25, 1.5], "f4"))
     assert set(shown((24, 80), vector, "01")) >= {"action", "0 -0.25", "1 1.50"}
-    assert "0 0.00" in shown((24, 80), vector._replace(action=None), "01")
+    assert "0 -0.25" not in shown((24, 80), vector._replace(action=None), "01")
 
 
 def test_the_most_probable_of_many_actions_are_shown_in_order() -> None:
