@@ -29,7 +29,7 @@ from launch.run.folder import (
     write_weights,
 )
 from launch.run.metrics import annealing_warning
-from launch.run.saving import FirstWeights, check_storage, claim_storage, weights_to_start_from
+from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
 from launch.settings.check import (
@@ -417,15 +417,12 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
         before = folder.settings_file.read_bytes() if run.resume else None
         if before is not None:
             folder.write_config(config)
-        release_storage: Callable[[], None] | None = None
         try:
             if before is None:
                 made = manifest(config, run.spec, run.preset, threads)
                 if first is not None:
                     made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
                 folder.create(config, run.spec, made)
-                if config.storage is not None:
-                    release_storage = claim_storage(config.storage, folder.settings_file.read_bytes())
                 if first is not None:
                     write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
             say(f"run folder:   {folder.path}")
@@ -444,8 +441,4 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
                     folder.settings_file.write_bytes(before)
             elif early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
                 folder.discard()
-                if release_storage is not None:
-                    # Any kind of storage has errors of its own.
-                    with suppress(Exception):
-                        release_storage()
             raise

@@ -1,7 +1,6 @@
 """`tributary report RUN…`: one self-contained HTML page about runs: results, settings, time per stage and
 bottlenecks."""
 
-import base64
 import json
 import math
 from collections import Counter
@@ -57,8 +56,6 @@ _PICTURES: tuple[tuple[XAxis, str, float], ...] = (
     ("frames", "policy_lag_mean", 0.0),
     ("frames", "agent_steps_per_second", 0.0),
 )
-# Larger videos would make the page slow to open.
-_MOST_VIDEO_BYTES = 12 * 2**20
 
 # Shares from which a line reports them.
 _NOTABLE_WAIT = 0.10
@@ -212,7 +209,6 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
         seeds=seeds_of([run.metrics for run in runs]) if several else f"seed {config.seed}",
         facts=_table(["run", *names], [[name, *(of_run[name] for of_run in facts)] for name in facts[0]]),
         evaluations=_evaluations(runs),
-        video=_video(runs),
         held_back=_list(held_back(spent, config)),
         charts=stages_svg(spent.microseconds) + (lags_svg(lags) if len(lags) > 1 else ""),
         commands=escape("\n".join(dict.fromkeys(made.get("command", "") for made in manifests))),
@@ -285,20 +281,6 @@ def _evaluations(runs: Sequence[RunReport]) -> str:
     protocols = dict.fromkeys(protocol_line(e["protocol"]) for _, e in evaluations)
     published = published_lines(published_scores(runs[0].config.environment.id))
     return _table(headings, rows) + _list([*protocols, *published])
-
-
-def _video(runs: Sequence[RunReport]) -> str:
-    """The newest video, of one seed: several would make the page slow to open."""
-    files = [file for run in runs for file in run.folder.videos.glob("update-*.mp4")]
-    videos = [file for file in files if file.stat().st_size <= _MOST_VIDEO_BYTES]
-    if not videos:
-        return ""
-    newest = max(videos, key=lambda file: file.stat().st_mtime)
-    return _filled(
-        "report_video.html",
-        data=base64.b64encode(newest.read_bytes()).decode(),
-        file=escape(newest.relative_to(newest.parents[2]).as_posix()),
-    )
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Copies of a run: its folder in remote storage, its first and its best weights."""
 
-import errno
 import math
 import os
 import re
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -159,40 +157,7 @@ def check_storage(url: str, resumed: RunFolder | None) -> None:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
     if taken:
-        raise _holds_another_run(url)
-
-
-def claim_storage(url: str, settings: bytes) -> Callable[[], None]:
-    """Write the config.json of a new run to storage that has none; the returned function removes it again.
-
-    For two runs that start in the same second: `check_storage` finds nothing for either. The creation is exclusive
-    where the storage has such a one, as local files and S3 do; elsewhere only the check is left.
-    """
-    files, root = _open(url)
-    path = f"{root}/config.json"
-    try:
-        _make_folder(files, root)
-        with files.open(path, "xb") as file:
-            file.write(settings)
-    except Exception as error:
-        files.invalidate_cache()
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            # It leaves a part of the file, which is this run's.
-            with suppress(Exception):
-                files.rm_file(path)
-            raise setting_error("storage", url, f"cannot be written: {error.strerror}") from error
-        if files.exists(path):
-            raise _holds_another_run(url) from error
-        return lambda: None
-    return partial(files.rm_file, path)
-
-
-def _holds_another_run(url: str) -> ConfigurationError:
-    problem = (
-        f"holds another run: train --resume {quoted(url)} goes on with it, or name other storage; a run without "
-        f"checkpoints was stopped at its start, and can be deleted"
-    )
-    return setting_error("storage", url, problem)
+        raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
 
 
 def fetch(url: str, folder: Path) -> None:

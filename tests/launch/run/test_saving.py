@@ -5,17 +5,13 @@ import json
 import shutil
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from unittest.mock import Mock
 
 import fsspec
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from sessions import quick, session
 
 from launch.cli import main
@@ -28,7 +24,6 @@ from launch.run.saving import (
     RemoteCopy,
     changes_since,
     check_storage,
-    claim_storage,
     fetch,
 )
 from launch.train import train
@@ -275,50 +270,29 @@ def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeyp
     assert line.startswith("warning: the copy at memory://silent/run is not complete: it took longer than 0 seconds")
 
 
-def test_storage_is_claimed_once_and_released_by_a_run_that_cannot_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, settings = f"file://{tmp_path / 'copy'}", tmp_path / "copy" / "config.json"
-    release = claim_storage(url, b"{}")
-    for refused in (lambda: claim_storage(url, b"another"), lambda: check_storage(url, None)):
-        with pytest.raises(ConfigurationError, match=f"holds another run: train --resume {url} goes on"):
-            refused()
-    assert settings.read_bytes() == b"{}"
+def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:
+    copy, url = tmp_path / "copy", f"file://{tmp_path / 'copy'}"
+    check_storage(url, None)
+    assert list(copy.iterdir()) == []
+    (copy / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=f"holds another run: train --resume {url} goes on"):
+        check_storage(url, None)
     resumed = RunFolder(tmp_path / "resumed")
     resumed.path.mkdir()
     resumed.manifest.write_text('{"created": "now"}')
     # A copy without a manifest was never complete.
     check_storage(url, resumed)
-    kept = tmp_path / "copy" / "manifest.json"
     # That of the run, and what a full disk or a crash leaves of it.
     for content in ('{"created": "now"}', '{"cre', ""):
-        kept.write_text(content)
+        (copy / "manifest.json").write_text(content)
         check_storage(url, resumed)
-    kept.write_text('{"created": "earlier"}')
+    (copy / "manifest.json").write_text('{"created": "earlier"}')
     with pytest.raises(ConfigurationError, match="holds another run"):
         check_storage(url, resumed)
     resumed.manifest.write_text('{"cre')
     check_storage(url, resumed)
-    kept.unlink()
-    release()
-    made = count(1)
-
-    def third_fails() -> gymnasium.Env:
-        if next(made) == 3:
-            assert settings.is_file(), "it is claimed before environments are made"
-            raise RuntimeError("no licence left")
-        return gymnasium.make("CartPole-v1")
-
-    monkeypatch.setitem(gymnasium.registry, "Licensed-v0", EnvSpec("Licensed-v0", third_fails))
-    config = quick(environment={"id": "Licensed-v0"}, storage=url, total_frames=100)
-    with pytest.raises(ConfigurationError, match="no licence left"):
-        train(config, tmp_path / "run", lambda _: None)
-    assert list((tmp_path / "copy").iterdir()) == []
 
 
-FULL_DISK = OSError(errno.ENOSPC, "No space left on device")
-# Errors for a file that exists, of storage without an error of its own for that.
-EXISTS = (NotImplementedError("File mode not supported"), OSError(22, "a pre-condition failed"))
 # A library's own error, which is no OSError.
 NO_ENDPOINT = RuntimeError("Could not connect\nto the endpoint")
 OUTSIDE = "cannot be read: .*outside of the run's folder"
@@ -329,35 +303,30 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "found", "line"),
+    ("error", "found", "line"),
     [
-        ("claim", FULL_DISK, [], "cannot be written: No space left on device"),
-        *(("claim", error, ["config.json"], "holds another run") for error in EXISTS),
-        *(("claim", error, [], "") for error in EXISTS),
-        ("fetch", NO_ENDPOINT, ["a.txt", "config.json"], "cannot be read: Could not connect to the endpoint"),
-        ("fetch", None, ["config.json", "../../outside.txt"], OUTSIDE),
-        ("fetch", None, ["config.json", "checkpoints/../../outside.txt"], OUTSIDE),
+        (NO_ENDPOINT, ["a.txt", "config.json"], "cannot be read: Could not connect to the endpoint"),
+        (None, ["config.json", "../../outside.txt"], OUTSIDE),
+        (None, ["config.json", "checkpoints/../../outside.txt"], OUTSIDE),
     ],
 )
 def test_an_error_of_storage_is_one_line_and_leaves_no_part(
-    call: str, error: Exception | None, found: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, found: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, there, here = fsspec.filesystem("file"), tmp_path / "there", tmp_path / "here" / "run"
     there.mkdir()
-    if "config.json" in found:
-        (there / "config.json").write_text("{}")
+    (there / "config.json").write_text("{}")
     before = files_of(tmp_path)
 
     def half_done(remote: str, local: str, **_: object) -> None:
-        if call == "fetch" or error is FULL_DISK:
-            Path(remote if call == "claim" else local).write_text("{")
+        Path(local).write_text("{")
         if error is not None and not remote.endswith("a.txt"):
             raise error
 
     monkeypatch.setattr(files, "find", lambda _: [f"{there}/{name}" for name in found])
-    monkeypatch.setattr(files, "open" if call == "claim" else "get_file", half_done)
-    with pytest.raises(ConfigurationError, match=line) if line else nullcontext():
-        claim_storage(f"file://{there}", b"{}")() if call == "claim" else fetch(f"file://{there}", here)
+    monkeypatch.setattr(files, "get_file", half_done)
+    with pytest.raises(ConfigurationError, match=line):
+        fetch(f"file://{there}", here)
     assert files_of(tmp_path) == before
     assert not here.exists()
 
