@@ -44,7 +44,8 @@ _DERIVED_FROM = {
 # With fewer agent steps in a rollout a core has half of its rate, and the learner twice the messages (docs/scaling.md).
 _LEAST_AGENT_STEPS, _LEAST_ENVIRONMENTS = 64, 2
 # With this multiple of the preset's agent steps in flight the learner is full, and fewer epochs need fewer gradients.
-_MANY = 4
+# A little below 4, as a machine of 64 cores starts 63 actors.
+_MANY = 3.75
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
 # epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/many_workers.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
@@ -192,7 +193,7 @@ def divided_among(config: RunConfig, actors: int) -> RunConfig:
 
     1. The actors divide `actor.total_environments`, each the nearest whole share. A rollout has at least 64 agent
        steps, of two environments where one has fewer: with more actors than that, more agent steps are in flight.
-    2. With four times the preset's agent steps in flight, the epochs are `actor.epochs_of_many`.
+    2. With about four times the preset's agent steps in flight, the epochs are `actor.epochs_of_many`.
     3. An update keeps its `learner.agent_steps_per_update`: it is a minibatch of a large rollout, or the mean of the
        gradients of several small ones, with data of at least four environments and of two for each epoch.
 

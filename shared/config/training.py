@@ -148,8 +148,8 @@ class ActorConfig:
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
     --method.clip-ratio."""
     epochs_of_many: Annotated[int | None, Range(1)] = None
-    """E of a new run whose actors have four times the agent steps in flight of --actor.total-environments, or more.
-    None, or an explicit --actor.epochs: as that says."""
+    """E of a new run whose actors have about four times the agent steps in flight of --actor.total-environments, or
+    more. None, or an explicit --actor.epochs: as that says."""
     minibatches: Annotated[int, Range(1)] = 1
     """M: number of random parts of a rollout, each of which gives one gradient. An actor reports E x M gradients per
     rollout. M divides the environments times the unroll length."""
