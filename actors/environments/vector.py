@@ -26,6 +26,7 @@ from shared.registry import import_modules
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 _CLOSE_SECONDS = 5.0
 _VERSION = re.compile(r"-v\d+$")
+_GYMNASIUMS_EXTRA = re.compile(r'(?:`pip install swig` followed by )?`pip install "gymnasium\[(box2d|mujoco)\]"`')
 # Vector steps of random play that show whether an environment keeps to its spaces.
 _TRIAL_STEPS = 3
 
@@ -154,7 +155,8 @@ def _reason(error: BaseException) -> str:
     # Gymnasium's end of a pipe to a copy.
     if isinstance(error, EOFError | ConnectionError):
         return "the process of a copy died; its output has the reason"
-    return f"{typed_line(error)}{raised_at(error)}"
+    # Gymnasium's advice is for its own extras, and for their versions before there were wheels.
+    return _GYMNASIUMS_EXTRA.sub(r"pip install 'tributary-rl[\1]'", f"{typed_line(error)}{raised_at(error)}")
 
 
 def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:

@@ -163,6 +163,14 @@ def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
     assert str(error.value).count("--environment.") <= 2
 
 
+def test_a_missing_library_is_an_extra_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(EnvironmentFailedError, match=r"install it by run pip install 'tributary-rl\[box2d\]'$"):
+        VectorEnvironment(EnvironmentConfig(id="LunarLander-v3", frame_skip=1), 1)
+
+
 @pytest.mark.usefixtures("capfd")
 def test_a_copy_that_cannot_be_made_in_its_process_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "alone.py").write_text(
