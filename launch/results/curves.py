@@ -145,6 +145,12 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
     return [_band(label, [curves[i] for i in members]) for label, members in groups]
 
 
+def common_x(curves: Sequence[Curve]) -> npt.NDArray[np.float64]:
+    """Points float64 [M] at equal distances where all curves have data; empty where they do not overlap."""
+    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    return np.linspace(first, last, _BAND_POINTS if last >= first else 0)
+
+
 def same_but_for_seed(runs: Sequence[RunMetrics]) -> list[tuple[str, list[int]]]:
     """Positions of the runs whose settings differ only in the seed.
 

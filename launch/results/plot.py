@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
 from launch.output import (
@@ -30,6 +31,7 @@ from launch.results.curves import (
     Curve,
     XAxis,
     bands,
+    common_x,
     curve_of,
     read_metrics,
     seeds_of,
@@ -57,6 +59,7 @@ _STYLE: Any = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType: journals refuse Type 3
     "font.size": 9.5,
 }
 
@@ -89,18 +92,25 @@ class PlotArguments:
     """frames, agent_steps, or seconds of training."""
     y: str = "mean_return_100"
     """Any number of metrics.jsonl."""
+    labels: tuple[str, ...] = ()
+    """Names for the legend, one for each line of the output, in its order. Default: the settings that differ."""
     output: Path | None = None
-    """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the run folder, or for several runs in
-    their common parent folder, else in the working directory."""
+    """File to write, .png, .svg or .pdf. Default: the first two, as curve.png and curve.svg in the run folder, or for
+    several runs in their common parent folder, else in the working directory."""
     json: Path | None = None
-    """File to write the curves to."""
+    """File to write the curves to; `on_grid` has them at the x of `grid`, where all runs have data."""
 
 
 def plot(arguments: PlotArguments) -> None:
-    check_can_be_written(arguments.output, "output", (".png", ".svg"))
+    check_can_be_written(arguments.output, "output", (".png", ".svg", ".pdf"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
     curves = read_each(runs, lambda path: curve_of(read_metrics(path), x, y))
     groups = bands(curves)
+    if arguments.labels:
+        if len(arguments.labels) != len(groups):
+            problem = f"{len(groups)} are needed, for {'; '.join(band.label for band in groups)}"
+            raise setting_error("labels", " ".join(arguments.labels), problem)
+        groups = [band._replace(label=label) for band, label in zip(groups, arguments.labels, strict=True)]
     output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with curves_figure(groups, x, y) as drawn:
@@ -108,7 +118,9 @@ def plot(arguments: PlotArguments) -> None:
     console = Console()
     for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
         print_line(console, line)
-    write_json(arguments.json, {"x": x, "y": y, "groups": list(map(as_json, groups)), **provenance()})
+    grid = common_x(curves)
+    found = {"x": x, "y": y, "grid": grid.tolist(), "groups": [as_json(band, grid) for band in groups]}
+    write_json(arguments.json, found | provenance())
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
@@ -162,9 +174,15 @@ def band_line(band: Band) -> str:
     return f"{band.label}: {count}at the end {ends}"
 
 
-def as_json(band: Band) -> dict[str, Any]:
+def as_json(band: Band, grid: npt.NDArray[np.float64]) -> dict[str, Any]:
     runs = [
-        {"folder": str(run.folder.path), "seed": run.config.seed, "x": x.tolist(), "y": y.tolist()}
+        {
+            "folder": str(run.folder.path),
+            "seed": run.config.seed,
+            "x": x.tolist(),
+            "y": y.tolist(),
+            "on_grid": np.interp(grid, x, y).tolist(),
+        }
         for run, x, y, _ in band.curves
     ]
     numbers = {name: values.tolist() for name, values in band._asdict().items() if isinstance(values, np.ndarray)}
@@ -317,7 +335,7 @@ def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
     comment = provenance_text(**made)
     for path in paths:
         with replacement(path) as part:
-            drawn.savefig(part, metadata={"Description": comment})
+            drawn.savefig(part, metadata={"Subject" if path.suffix == ".pdf" else "Description": comment})
 
 
 def as_svg(drawn: "Figure") -> str:

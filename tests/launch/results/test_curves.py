@@ -16,7 +16,7 @@ from launch.cli import main
 from launch.results.curves import Curve, XAxis, bands, curve_of, lag_counts, read_metrics, read_rows
 from launch.results.plot import curves_figure, default_output
 from launch.run.folder import RunFolder
-from shared.config import RunConfig
+from shared.config import OptimizerConfig, RunConfig
 
 
 def test_seeds_of_very_different_speed_end_where_they_end() -> None:
@@ -139,6 +139,23 @@ def test_runs_of_one_seed_are_not_counted_as_seeds(tmp_path: Path, capsys: pytes
     output = f"--output={tmp_path / 'twice.svg'}"
     assert main(["plot", str(tmp_path / "a" / ".." / "b"), str(tmp_path), output]) == 0
     assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end" in capsys.readouterr().out
+
+
+def test_labels_and_a_grid_for_other_programs(tmp_path: Path, refused: Callable[[str], str]) -> None:
+    """Each run is at the same x in the file of --json, where all have data."""
+    for name, seed, rate, frames in (("a", 1, 1e-3, (0, 10)), ("b", 2, 1e-3, (2, 12)), ("c", 1, 2e-3, (1, 8))):
+        rows = [{"frames": each, "mean_return_100": float(each)} for each in frames]
+        written_run(tmp_path / name, rows, RunConfig(seed=seed, optimizer=OptimizerConfig(learning_rate=rate)))
+    out, found = tmp_path / "curve.pdf", tmp_path / "curve.json"
+    assert main(["plot", str(tmp_path), f"--output={out}", f"--json={found}", "--labels", "slow", "fast"]) == 0
+    assert out.read_bytes()[:5] == b"%PDF-"
+    made = json.loads(found.read_text())
+    assert [group["label"] for group in made["groups"]] == ["slow", "fast"]
+    assert (made["grid"][0], made["grid"][-1]) == (2.0, 8.0)
+    for run in (run for group in made["groups"] for run in group["runs"]):
+        assert run["on_grid"] == pytest.approx(made["grid"])
+    line = refused(f"plot {tmp_path} --labels slow")
+    assert "--labels slow: 2 are needed, for ALE/Pong-v5, learning_rate 0.001; ALE/Pong-v5, learning_rate" in line
 
 
 def test_legends_cover_no_curves() -> None:
