@@ -23,6 +23,7 @@ from launch.run.folder import (
     RunFolder,
     centres_observations,
     changed_modules,
+    changed_versions,
     lock_folder,
     manifest,
     read_object,
@@ -226,8 +227,8 @@ def _prepare(
         if reached is not None:
             listener.message(reached)
             return Result(folder.path, summary, trained=False)
-        changed = [f"changed:      {line}" for line in changed_modules(folder, config.environment)]
-        for line in (*resume_lines(config, folder), *changed):
+        changed = [*changed_versions(folder), *changed_modules(folder, config.environment)]
+        for line in (*resume_lines(config, folder), *(f"changed:      {line}" for line in changed)):
             listener.message(line)
     else:
         folder.check_free()

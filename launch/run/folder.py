@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from launch import zoo
 from launch.machine import machine_id
-from launch.output import make_folder, provenance, quoted, write_json
+from launch.output import make_folder, provenance, quoted, revision, versions, write_json
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 from shared.layout import ParameterLayout
@@ -471,6 +471,15 @@ def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
         sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
         digests[name] = hashlib.sha256(sources).hexdigest()
     return digests
+
+
+def changed_versions(folder: RunFolder) -> list[str]:
+    """A line with the revision and the versions that differ from those that the run began with."""
+    before = read_object(folder.manifest)
+    was = {"revision": before.get("revision"), **before.get("versions", {})}
+    now = {"revision": revision(), **versions()}
+    changed = [f"{name} {was[name]} → {now[name]}" for name in now if was.get(name) not in (None, now[name])]
+    return [f"since the run began: {', '.join(changed)}"] if changed else []
 
 
 def changed_modules(folder: RunFolder, environment: EnvironmentConfig) -> list[str]:

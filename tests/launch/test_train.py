@@ -78,6 +78,23 @@ def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, mo
     assert RunFolder(run).read_settings().total_frames == 3000
 
 
+def test_a_resume_by_another_version_is_one_line(tmp_path: Path) -> None:
+    run, events = RunFolder(tmp_path / "run"), list[Event]()
+    train(quick(total_frames=300), run.path, lambda _: None)
+    made = json.loads(run.manifest.read_text())
+    now = made["versions"]["ray"]
+    for frames, revision, ray, expected in (
+        (900, made["revision"], now, []),
+        (1500, "0123abc", "2.1", [f"revision 0123abc → {made['revision']}, ray 2.1 → {now}"]),
+    ):
+        run.manifest.write_text(json.dumps(made | {"revision": revision, "versions": made["versions"] | {"ray": ray}}))
+        events.clear()
+        train(quick(total_frames=frames), run.path, events.append, resume=True)
+        since = "changed:      since the run began: "
+        texts = [event.text for event in events if isinstance(event, Message)]
+        assert [text.removeprefix(since) for text in texts if text.startswith(since)] == expected
+
+
 def test_a_resume_that_is_left_after_it_has_trained_keeps_its_own_settings(tmp_path: Path) -> None:
     run, stop = tmp_path / "run", StopRequest()
 
