@@ -13,7 +13,7 @@ import tensorflow as tf
 from actors.environments import EnvironmentSpec
 from shared.config import NetworkConfig, RunConfig
 from shared.config.task import options_of
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method, make_explorer, make_method
@@ -186,9 +186,11 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
     of_the_trunk = heads if settings.recurrent == "none" else ()
     network: Network
     if spec.parts is not None and NETWORKS[settings.name].whole:
-        inner = _network_of(
-            settings, spec.parts.shapes, of_the_trunk, seed, spec.parts.images_of(spec.observation_mean)
-        )
+        shapes, means = spec.parts.shapes, spec.parts.images_of(spec.observation_mean)
+        try:
+            inner = _network_of(settings, shapes, of_the_trunk, seed, means)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}; the parts of an observation are {', '.join(shapes)}") from error
         assert isinstance(inner, KerasNetwork)
         network = WholeNetwork(of_the_trunk, inner.model, spec.parts)
     elif spec.parts is not None:

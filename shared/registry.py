@@ -50,8 +50,9 @@ def register_network(name: str, network: type, *, images: bool, whole: bool = Fa
         images: whether its input is images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. A
             network for images is also the trunk of each image beside numbers.
         whole: it takes images beside numbers as a whole: a subclass of `shared.networks.KerasNetwork` whose
-            `observation_shape` and `observation_mean` are dicts by part, the numbers as `vector`, and whose model has a
-            dict of inputs.
+            `observation_shape` and `observation_mean` are dicts by part, and whose model has a dict of inputs. The
+            image of a Dict's `camera` is `image_camera`, that of a Tuple's first part `image_0`; all numbers are
+            `vector`.
     """
     module, class_name = _place_of_class("network", name, network)
     enter(NETWORKS, "a network", name, NetworkEntry(module, class_name, images, whole=whole))

@@ -305,6 +305,21 @@ def test_one_network_of_the_users_own_takes_a_whole_observation(memory: str, exa
     }
 
 
+def test_the_name_of_a_part_that_does_not_exist_is_one_line(
+    example: Callable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("own_images")
+    sys.modules.pop("gated", None)
+    Path("gated.py").write_text(WHOLE.replace("image_camera", "camera"))
+    Path("sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
+    own = "--environment.id sides:Sides-v0 --environment.import gated --network.name gated"
+    assert main(f"train images {SMALL} {own}".split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "KeyError: 'camera' (gated.py:12, in __init__); the parts of an observation are image_camera, vector"
+    )
+
+
 def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, refused: Callable[[str], str]) -> None:
     example("own_explorer")
     unknown = refused(f"train cartpole-q {SMALL} --environment.import own_explorer --exploration.name bolt")
