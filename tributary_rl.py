@@ -154,6 +154,7 @@ def train(
     *,
     seed: int | None = None,
     total_frames: int | None = None,
+    stop_after_seconds: float | None = None,
     settings: Mapping[str, Any] | None = None,
     config: str | PathLike[str] | None = None,
     run_dir: str | PathLike[str] | None = None,
@@ -172,6 +173,7 @@ def train(
             `settings` name, or Pong's.
         seed: of weights, environments and actions.
         total_frames: agent steps x frame skip after which training stops.
+        stop_after_seconds: seconds of training after which it stops.
         settings: any others by their names in docs/settings.md, like `{"optimizer.learning_rate": 1e-3}`.
         config: file of settings, TOML or a run's config.json. Those that are given here come before it.
         run_dir: folder of the run. None: a new one below runs/, called after `name` and the time.
@@ -244,6 +246,7 @@ def _training(
     preset: str | None,
     seed: int | None,
     total_frames: int | None,
+    stop_after_seconds: float | None,
     settings: Mapping[str, Any] | None,
     on_row: OnRow | None,
     on_event: OnEvent | None,
@@ -253,6 +256,6 @@ def _training(
     # It imports the library, which loading an agent does without.
     from launch.python.run import Training, resolved_run
 
-    named = {"seed": seed, "total_frames": total_frames}
+    named = {"seed": seed, "total_frames": total_frames, "stop_after_seconds": stop_after_seconds}
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
     return Training(resolved_run(preset, changed, **where), where["run_dir"], on_row, on_event, progress=progress)

@@ -1,5 +1,6 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -27,8 +28,8 @@ CONFIG = PRESETS["cartpole"].config
 class Run:
     """Stands for a run in a process: it starts, sends a row, and ends when it is asked to stop."""
 
-    def __init__(self, end: BaseException | str = "interrupted") -> None:
-        self._end = end
+    def __init__(self, end: BaseException | str = "interrupted", row: dict[str, Any] | None = None) -> None:
+        self._end, self._row = end, row or {"frames": 8}
         self.goes_on = threading.Event()
         self.goes_on.set()
 
@@ -37,7 +38,7 @@ class Run:
         if isinstance(self._end, ConfigurationError):
             raise self._end
         on_event(Started(str(folder), CONFIG, 1))
-        if on_event(Row({"frames": 8})) is False:
+        if on_event(Row(self._row)) is False:
             stop.requested = True
         while not stop.requested and self._end == "interrupted":
             self.goes_on.wait(0.01)
@@ -45,6 +46,7 @@ class Run:
             raise self._end
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text("{}")
+        (folder / "metrics.jsonl").touch()
         return Result(folder, {"status": self._end})
 
 
@@ -111,6 +113,22 @@ def test_the_other_callback_does_not_revoke_a_stop(make: Make) -> None:
     under_way.follow()
     under_way.wait()
     assert rows == []
+
+
+def test_numbers_that_come_after_the_last_row_are_in_a_copy_of_it(make: Make, tmp_path: Path) -> None:
+    """Where the callback takes longer than the rest of a short run. Those that a row has are written once."""
+
+    def on_event(event: Event, training: Training) -> None:
+        if isinstance(event, Started):
+            training.record({"in_a_row": 1.0})
+        elif isinstance(event, Row):
+            training.record({"late": 2.5, "later": 3})
+
+    under_way = make(Run("frames_reached", {"frames": 8, "own/in_a_row": 1.0}), None, on_event)
+    under_way.follow()
+    under_way.wait()
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"frames": 8, "own/in_a_row": 1.0, "own/late": 2.5, "own/later": 3.0}
 
 
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
