@@ -42,12 +42,15 @@ def normalised(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.n
 def test_layers_are_float32_whatever_an_environment_has_set() -> None:
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     try:
         for settings in ({"layer_norm": True}, {"observation_scaling": "running"}):
             mlp = network("mlp", **settings)
             assert {str(tensor.dtype) for tensor in (*mlp.model.outputs, *mlp.model.weights)} == {"float32"}
     finally:
         keras.config.set_floatx(before)
+        # Keras keeps the policy of its first layer for all later ones.
+        keras.config.set_dtype_policy(before)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
