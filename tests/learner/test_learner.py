@@ -49,9 +49,9 @@ def test_the_account_of_non_finite_reports_survives_a_checkpoint(cartpole: RunCo
     learner = make_learner(cartpole, gradients_per_update=2)
     nan = np.full(5, np.nan, np.float32)
     learner.submit(report(1, returns=(3.0, float("nan"), 5.0)))
-    # A later gradient of a rollout has no agent steps of its own.
+    # Later gradients of a rollout have no agent steps of their own.
     learner.submit(report(2, gradient=nan, agent_steps=0, returns=(float("inf"),)))
-    learner.submit(report(3, gradient=nan))
+    learner.submit(report(3, gradient=nan, agent_steps=0))
     learner.submit(report(3, gradient=nan, returns=(float("nan"),)))
     for one in (learner, restored(learner, make_learner(cartpole, gradients_per_update=2), tmp_path)):
         ledger = one.account.ledger
@@ -83,6 +83,7 @@ def scaled_learner(config: RunConfig) -> Learner:
 def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunConfig, tmp_path: Path) -> None:
     learner, rows = scaled_learner(cartpole), np.random.default_rng(0).normal(5.0, [1.0, 2.0, 3.0], (60, 3))
     own = {"layout_fingerprint": SCALED.fingerprint, "gradient": np.zeros(8, np.float32)}
+    np.testing.assert_array_equal(learner.snapshot().parameters, [1, 1, 0, 0, 0, 1, 1, 1], "before the first report")
     for sequence, part in enumerate((rows[:10], rows[10:40], rows[40:]), start=1):
         learner.submit(report(sequence, version=learner.version, observation_moments=Moments.of(part), **own))
     refused = report(4, version=9, layout_fingerprint=SCALED.fingerprint, observation_moments=Moments.of(rows + 1e6))
@@ -157,6 +158,9 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
         each.submit(report(6))
     np.testing.assert_array_equal(other.snapshot().parameters, learner.snapshot().parameters)
     assert other.submit(report(6)).dropped == "duplicate"
+    # Actors between the two have died before their first reports.
+    other.submit(report(1, actor_id=7))
+    assert other.next_actor_id == 8
 
 
 @pytest.mark.parametrize(

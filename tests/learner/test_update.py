@@ -28,11 +28,14 @@ def gradients(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("mean", "scale"), [(False, 1.0), (True, 0.25)])
 def test_n_pushes_equal_one_push_of_the_sum(mean: bool, scale: float) -> None:
-    many, one = accumulator(4, mean=mean), accumulator(1)
+    # The sum is clipped, with a norm of 63, and the mean is not.
+    limited = replace(OPTIMIZER, max_gradient_norm=20.0)
+    many, one = accumulator(4, limited, mean=mean), accumulator(1, limited)
     pushed = gradients(4)
     results = [many.push(gradient, 0.01) for gradient in pushed]
-    one.push(pushed.sum(axis=0) * np.float32(scale), 0.01)
+    whole = one.push(pushed.sum(axis=0) * np.float32(scale), 0.01)
     assert [result.applied for result in results] == [False, False, False, True]
+    assert results[-1].gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-5)
     difference = np.abs(many.parameters.numpy() - one.parameters.numpy())
     assert difference.max() <= 1e-5 * np.abs(one.parameters.numpy()).max()
 

@@ -23,10 +23,10 @@ def keep(kept: tf.Variable) -> Graph:
     return Graph(assign, [tf.TensorSpec((2_000,), tf.float32)])
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-def test_the_memory_may_change_after_a_call(keep: Graph, kept: tf.Variable, offset: int) -> None:
-    memory = aligned((2_064,), "float32")
-    array = memory[offset : offset + 2_000]
+@pytest.mark.parametrize(("offset", "step"), [(0, 1), (1, 1), (0, 2)])
+def test_the_memory_may_change_after_a_call(keep: Graph, kept: tf.Variable, offset: int, step: int) -> None:
+    memory = aligned((4_064,), "float32")
+    array = memory[offset : offset + 2_000 * step : step]
     array[:] = 1.0
     assert (array.ctypes.data % ALIGNMENT == 0) is (offset == 0)
     keep(array)

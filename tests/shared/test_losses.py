@@ -139,9 +139,10 @@ def drifted(data: dict[str, np.ndarray], scale: float = 0.4) -> np.ndarray:
     return categorical_log_prob(tf.constant(other), tf.constant(data["actions"])).numpy()
 
 
-def test_a_policy_that_has_moved_is_judged_by_the_clipped_ratio() -> None:
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_policy_that_has_moved_is_judged_by_the_clipped_ratio(seed: int) -> None:
     """Equation 7 of arXiv 1707.06347, written out; and how far the policy has moved."""
-    data, epsilon = batch(3), 0.2
+    data, epsilon = batch(seed), 0.2
     acting = drifted(data)
     now = categorical_log_prob(tf.constant(data["logits"]), tf.constant(data["actions"])).numpy().astype(np.float64)
     terms, deviations, outside, divergences = [], [], [], []

@@ -54,6 +54,13 @@ def column(*numbers: float) -> np.ndarray:
     [
         ("q_learning", {}, {}, (1 + 0.5 * (2 + 0.5 * 38), 2 + 0.5 * 38, 3 + 0.5 * 70), 1),
         ("q_learning", {"n_step": 1}, {}, (1 + 0.5 * 30, 2 + 0.5 * 50, 3 + 0.5 * 70), 4),
+        (
+            "q_learning",
+            {"return_lambda": 0.5},
+            {},
+            (1 + 0.5 * (0.5 * 30 + 0.5 * 24), 2 + 0.5 * (0.5 * 50 + 0.5 * 38), 3 + 0.5 * 70),
+            4,
+        ),
         # Not from the best action, but from the one that was taken, or will be.
         ("sarsa", {"n_step": 1}, {}, (1 + 0.5 * 25, 2 + 0.5 * 50, 3 + 0.5 * 70), 4),
         ("sarsa", {}, {}, (1 + 0.5 * (2 + 0.5 * 38), 2 + 0.5 * 38, 3 + 0.5 * 70), 1),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from actors.environments import VectorEnvironment, adapter_of, channels_last, environment_spec
+from actors.environments import AtariAdapter, VectorEnvironment, adapter_of, channels_last, environment_spec
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec
@@ -30,6 +30,14 @@ def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
     while not (result := breakout.step(np.array([1], np.int32))).terminated[0]:
         lives += int(result.lost_life[0])
     assert lives + int(result.lost_life[0]) == 5
+
+
+def test_an_extra_life_is_no_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = iter([3, 4, 3])
+    monkeypatch.setattr(AtariAdapter, "lives", lambda *_: np.array([next(lives)], np.int32))
+    pong = VectorEnvironment(EnvironmentConfig(), 1)
+    pong.reset(0)
+    assert [bool(pong.step(np.zeros(1, np.int32)).lost_life[0]) for _ in range(2)] == [False, True]
 
 
 def test_the_spec_of_a_game() -> None:

@@ -42,6 +42,7 @@ WIDEST = np.finfo(np.float32).max
         (Box(-1, 1, ()), np.array(0.5, np.float32), [0.5]),
         # Squares of these are beyond float32.
         (Box(-np.inf, np.inf, (2,)), np.array([2.0**100, -1], np.float32), [2.0**100, -1]),
+        (Box(-np.inf, np.inf, (2,)), np.array([np.inf, -1], np.float32), [0, -1]),
         (
             Dict({"b": Discrete(2), "a": Box(-1, 1, (2,)), "word": Text(5)}),
             {"b": 1, "a": np.array([0.25, -1], np.float32), "word": "left"},

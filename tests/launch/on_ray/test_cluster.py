@@ -54,6 +54,7 @@ def test_a_learner_that_shall_have_a_gpu_is_refused_without() -> None:
         place(on_gpu, CLUSTER)
     with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
         place(on_gpu, [replace(WORKERS[0], marked=True), gpu])
+    assert place(on_gpu, [HEAD, gpu]).learner is gpu
 
 
 def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
