@@ -170,7 +170,7 @@ def plain_table(
     Columns are aligned to the right, except those of `left`. Where they do not fit in `width` characters, whole columns
     of `spare` are left out, the first one first, and then cells of the first column are broken.
     """
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    widths = {name: max(*map(len, name.split("\n")), *(len(row[name]) for row in rows)) for name in rows[0]}
     for name in spare:
         if sum(widths.values()) + gap * (len(widths) - 1) > width:
             widths.pop(name, None)

@@ -46,6 +46,8 @@ _REHEARSED = {
     "full": "{full}",
     "to goal": "{seconds}",
 }
+# Left out where the terminal is too narrow.
+_SPARE = "its\nmemory", "this\nmachine"
 _MEDIANS = (
     "agent_steps_per_second",
     "frames_per_second",
@@ -133,7 +135,7 @@ def scaling(arguments: ScalingArguments) -> int:
         **provenance(),
     }
     cells = [point | {"seconds": number(point.get("seconds_to_target"), ",.0f")} for point in points]
-    print_rows(console, _REHEARSED if arguments.rehearse else _TABLE, cells)
+    print_rows(console, _REHEARSED if arguments.rehearse else _TABLE, cells, _SPARE)
     progress(console, "medians; lag: mean/95th percentile/largest, in updates")
     if arguments.rehearse:
         print_rehearsal(console, points)
