@@ -10,7 +10,8 @@ name like pong/epochs.csv is a table of a study whose runs are not kept.
 Rows of runs are in docs/studies, launch/zoo and launch/results/reference_runs. All else that was measured is a line of
 docs/measurements.jsonl:
 
-    what        the name by which tables find it, such as "peers/pong"; several lines may have the same
+    what        the name by which tables find it; several lines may have the same. `add` is for "rehearsal" (bench scaling
+                pong --rehearse), "peers" (docs/studies/peers/compare.py) and "scores/PRESET" (a run that was evaluated)
     command     that repeats it
     revision    of the project; day, on which it was measured
     cpu         with the number of cores; idle: whether nothing else ran
@@ -134,33 +135,43 @@ def notes(lines: Sequence[dict[str, Any]]) -> str:
     return f"\nMeasured at {'; '.join(dict.fromkeys(map(where, lines)))}.\n"
 
 
-# The system, the peer that does the same work, and what both are.
+# The system, its work, and the peer that does the same.
 _PEERS = (
-    ("peers/pong", "preset `pong`", "peers/torch_ppo", "[PPO in PyTorch]({}peers/torch_ppo.py)"),
-    (
-        "peers/32x20",
-        "32 × 20, one gradient a rollout",
-        "peers/torch_vec_a2c",
-        "[A2C in PyTorch]({}peers/torch_vec_a2c.py)",
-    ),
-    ("peers/16x5", "16 × 5, the shape of `a3c`", "peers/sb3_a2c", "[A2C of Stable-Baselines3]({}peers/sb3_a2c.py)"),
+    ("peers/pong", "preset `pong`", "peers/torch_ppo", "PPO in PyTorch"),
+    ("peers/32x20", "32 × 20, one gradient a rollout", "peers/torch_vec_a2c", "A2C in PyTorch"),
+    ("peers/16x5", "16 × 5, the shape of `a3c`", "peers/sb3_a2c", "A2C of Stable-Baselines3"),
 )
 
 
-def rates(studies: str = "docs/studies/", *, newest: bool = True) -> str:
-    """Agent steps per second beside other libraries."""
+def rates() -> str:
+    """Agent steps per second beside other libraries, on every CPU."""
     rows, shown = [], []
     for ours, work, theirs, peer in _PEERS:
-        lines = measured(ours)
-        for line in [max(lines, key=lambda line: line["day"])] if newest else lines:
-            figure = line["figure"]
-            (other,) = (made for made in measured(theirs) if made["revision"] == line["revision"])
-            note = f", {other['note']}" if "note" in other else ""
+        for line in measured(ours):
+            figure, other = line["figure"], beside(line, theirs)
             rate, share = number(figure["agent_steps_per_second"]), f"{figure['fraction_of_bound']:.2f}"
-            beside = f"{number(other['figure']['agent_steps_per_second'])}, {peer.format(studies)}{note}"
-            rows.append((marked(work, line), machine_of(line), rate, share, beside))
+            elsewhere = f"{number(other['figure']['agent_steps_per_second'])}, [{peer}](studies/{theirs}.py)"
+            note = f", {other['note']}" if "note" in other else ""
+            rows.append((marked(work, line), machine_of(line), rate, share, elsewhere + note))
             shown.append(line)
     return table("| CPU | agent steps/s | of the bound | the same work elsewhere", rows) + notes(shown)
+
+
+def rates_in_short() -> str:
+    """The newest ones."""
+    rows, shown = [], []
+    for ours, work, theirs, peer in _PEERS:
+        line = max(measured(ours), key=lambda line: line["day"])
+        figures = [number(made["figure"]["agent_steps_per_second"]) for made in (line, beside(line, theirs))]
+        rows.append((marked(work, line), figures[0], f"{figures[1]}, {peer}"))
+        shown.append(line)
+    return table("| agent steps/s | the same work elsewhere", rows) + notes(shown)
+
+
+def beside(line: dict[str, Any], peer: str) -> dict[str, Any]:
+    """The line of a peer that was measured at the same time."""
+    (found,) = (made for made in measured(peer) if made["revision"] == line["revision"])
+    return found
 
 
 def make_train() -> str:
@@ -186,7 +197,9 @@ def how_long() -> str:
 
 def rehearsed() -> str:
     """Rates by `bench scaling --rehearse`, in the order of actors, and the seconds to the target."""
-    lines = sorted(measured("rehearsal"), key=lambda line: line["figure"]["actors"])
+    # The last line of each number of actors counts.
+    newest = {line["figure"]["actors"]: line for line in measured("rehearsal")}
+    lines = [newest[actors] for actors in sorted(newest)]
     rows = []
     for line in lines:
         figure, form = line["figure"], line["form"]
@@ -259,6 +272,11 @@ def games() -> list[Game]:
     ]
 
 
+def games_from_the_start() -> list[Game]:
+    """Without zoo:beamrider, which was trained in parts: only the last has rows."""
+    return [game for game in games() if game.folder.name != "zoo:beamrider"]
+
+
 def games_in_short() -> str:
     rows = []
     for game in games():
@@ -305,9 +323,7 @@ def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
 
 
 def game_curves() -> str:
-    runs = {
-        f"{game.name}, {game.settings} settings": game.folder for game in games() if game.folder.name != "zoo:beamrider"
-    }
+    runs = {f"{game.name}, {game.settings} settings": game.folder for game in games_from_the_start()}
     return curve_table(runs, (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
 
@@ -467,7 +483,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "agents": agents,
     "workers-to-return": workers_to_return,
     "rates": rates,
-    "rates-all": lambda: rates("studies/", newest=False),
+    "rates-in-short": rates_in_short,
     "make-train": make_train,
     "how-long": how_long,
     "start-up": start_up,
@@ -479,7 +495,10 @@ _LSTM, _SEED_1 = (zoo.FOLDER / name for name in ("pong-a3c-lstm", "pong-a3c"))
 # The runs of each picture, and its axis; None: it is drawn by `draw_workers`.
 PICTURES: dict[Path, tuple[list[Path], curves.XAxis | None]] = {
     REFERENCE_RUNS / "pong.svg": (_PONG, "agent_steps"),
-    REFERENCE_RUNS / "atari.svg": ([game.folder.path for game in games()], "agent_steps"),
+    REFERENCE_RUNS / "atari.svg": (
+        [game.folder.path for game in games_from_the_start()],
+        "agent_steps",
+    ),
     ROOT / "docs/pictures/a3c-lstm.svg": (
         [_LSTM, _SEED_1, *(_A3C / name for name in ("pong-seed-2", "pong-seed-3", "onestep-sarsa")), *_PONG],
         "agent_steps",
