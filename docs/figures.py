@@ -10,8 +10,8 @@ name like pong/epochs.csv is a table of a study whose runs are not kept.
 Rows of runs are in docs/studies, launch/zoo and launch/results/reference_runs. All else that was measured is a line of
 docs/measurements.jsonl:
 
-    what        the name by which tables find it; several lines may have the same. `add` is for "rehearsal" (bench scaling
-                pong --rehearse), "peers" (docs/studies/peers/compare.py) and "scores/PRESET" (a run that was evaluated)
+    what        the name by which tables find it; several lines may have the same. `add` is for "rehearsal" (of `bench
+                scaling pong --rehearse`), "peers" (docs/studies/peers/compare.py), "scores/PRESET" (an evaluated run)
     command     that repeats it
     revision    of the project; day, on which it was measured
     cpu         with the number of cores; idle: whether nothing else ran
