@@ -4,9 +4,7 @@ import ctypes
 import importlib
 import os
 import platform
-import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -15,21 +13,13 @@ from typing import Any, Literal
 from launch.machine import pretended_gpus, without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
-
-# TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
-_NOTICES = re.compile(
-    rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
-    rb"To enable the following instructions"
-)
+from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
 
 # Switches oneDNN on or off. By itself TensorFlow uses it only on CPUs with AVX-512 VNNI or AMX.
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: its child processes may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
 _CPU_INFO = Path("/proc/cpuinfo")
-
-# Held while standard error is another file: of two threads, the second one would restore that of the first.
-_FILTERED = threading.Lock()
 
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -55,7 +45,7 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
             os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with _without_notices():
+    with filtered_stderr(TENSORFLOW_NOTICES):
         with _quick_imports() if ours else nullcontext():
             tf = _import_tensorflow(network)
         # RuntimeError: devices or threads are in use.
@@ -99,7 +89,7 @@ def prepare_to_read_weights(config: RunConfig) -> None:
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
     imported = "tensorflow" in sys.modules
-    with _without_notices():
+    with filtered_stderr(TENSORFLOW_NOTICES):
         _import_tensorflow()
     if not imported:
         prepare_tensorflow(gpu=False)
@@ -201,36 +191,3 @@ def _keep_freed_memory() -> None:
     glibc = ctypes.CDLL(None)
     glibc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     glibc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-@contextmanager
-def _without_notices() -> Iterator[None]:
-    """Filter the start-up notices from the standard error of C++ code, unless it is filtered already."""
-    # No wait: another thread may be importing TensorFlow, for whose import this one would wait in turn.
-    if not _FILTERED.acquire(blocking=False):
-        yield
-        return
-    _flush_stderr()
-    # In memory: no folder for temporary files may be writable.
-    with open(os.memfd_create("stderr"), "w+b") as held:
-        stderr = os.dup(2)
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            _flush_stderr()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            _FILTERED.release()
-            held.seek(0)
-            for line in held:
-                if not _NOTICES.match(line):
-                    # A closed terminal must not end the process.
-                    with suppress(OSError):
-                        os.write(2, line)
-
-
-def _flush_stderr() -> None:
-    # Programs replace it by objects with `write` alone; it is None without a terminal.
-    with suppress(AttributeError, OSError, ValueError):
-        sys.stderr.flush()

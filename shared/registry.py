@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
+from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,9 @@ def import_modules(names: Iterable[str]) -> None:
             sys.path.append(os.getcwd())
         os.environ[_IMPORTING] = f"{importing} {name}"
         try:
-            importlib.import_module(name)
+            # It may import TensorFlow.
+            with filtered_stderr(TENSORFLOW_NOTICES):
+                importlib.import_module(name)
         except (Exception, SystemExit) as error:
             # A program without `if __name__ == "__main__"` may end with sys.exit().
             problem = f"cannot be imported: {typed_line(error)}"

@@ -191,10 +191,19 @@ except Exception as error:
     assert refused not in run_python(script, environment=fakes | {machine.PRETENDED_GPUS: "1"})
 
 
-def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [
+        "from launch.tensorflow_setup import share_tensorflow\nshare_tensorflow()",
+        # As by a module of the user.
+        "from shared.registry import import_modules\nimport_modules(['tensorflow'])",
+    ],
+)
+def test_tensorflow_prints_no_notices(
+    script: str, fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     notices = 'os.write(2, b"I0000 00:00:1 a.cc:1] oneDNN\\nW0000 a warning\\n")\n'
     (tmp_path / "tensorflow.py").write_text(FAKE + notices)
-    script = "from launch.tensorflow_setup import share_tensorflow\nshare_tensorflow()"
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
     assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
     assert not capfd.readouterr().err
