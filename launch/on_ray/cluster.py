@@ -1,13 +1,14 @@
 """A Ray cluster: starting or joining one, its nodes, and probes of them."""
 
 import os
+import re
 import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # Read when ray is imported.
@@ -34,11 +35,13 @@ from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_c
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
+from shared.stderr import filtered_stderr
 
 # Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
+_TOKEN_REFUSED = re.compile(rb".*InvalidAuthToken")
 _NODE_SECONDS = 1.0
 # Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
 _RETRY_SECONDS = 10.0
@@ -105,6 +108,7 @@ def start_here(cores: int, gpus: int = 0) -> None:
     """
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
+    token = os.path.expanduser("~/.ray/auth_token")
     if not os.access(os.path.expanduser("~"), os.W_OK):
         # Ray would write a key of its processes to a file there. A key that is set already stays.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -124,22 +128,31 @@ def start_here(cores: int, gpus: int = 0) -> None:
         ) from error
     finally:
         _ray_starts.clear()
+        # Ray makes it for all users of the machine to read.
+        with suppress(OSError):
+            os.chmod(token, 0o600)
 
 
 def join(address: str) -> None:
     """Join the cluster at an address; `auto`: at RAY_ADDRESS, or the one that runs on this machine.
 
     Raises:
-        ConfigurationError: no Ray cluster answers there, or the cluster runs another version of Ray or Python.
+        ConfigurationError: no Ray cluster answers there, it takes another token, or it runs another version of Ray or
+            Python.
     """
     if address == "auto":
         # Ray takes the variable before it looks for a cluster on this machine.
         address = os.environ.get("RAY_ADDRESS") or "auto"
     check_address(address)
+    refused: list[bytes] = []
     try:
-        with _sigterm_after_start():
+        # A line for each of twenty attempts, and then an error that has no reason.
+        with _sigterm_after_start(), filtered_stderr(_TOKEN_REFUSED) as refused:
             ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
-    except ConnectionError as error:
+    except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+        if refused or isinstance(error, ray.exceptions.AuthenticationError):
+            problem = "the cluster needs its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as"
+            raise setting_error("address", address, f"{problem} on its head") from error
         raise _no_cluster(address, error) from error
     except RuntimeError as error:
         text = one_line(error)

@@ -273,3 +273,30 @@ def test_a_silent_node_is_lost_tried_again_and_taken_back(nodes: SimpleNamespace
     assert nodes.slots.has_lost("w")
     assert nodes.slots.slots_by_node() == {"h": 2}
     assert nodes.asked == ["w", "h", "w", "w", "w"]
+
+
+def test_a_missing_token_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """With another token, or none in the mode that needs it. Ray prints a line for each of its attempts."""
+
+    def refused(*_: object, **__: object) -> None:
+        os.write(2, b"[2026 W 1 1] gcs_client.cc:210: RPC error: InvalidAuthToken: missing or incorrect\n" * 20)
+        raise ConnectionError("Failed to connect")
+
+    for init in (refused, Mock(side_effect=cluster.ray.exceptions.AuthenticationError("no token was found"))):
+        monkeypatch.setattr(cluster.ray, "init", init)
+        with pytest.raises(ConfigurationError, match=r"^--address auto: the cluster needs its token: set "):
+            cluster.join("auto")
+    assert capfd.readouterr().err == ""
+
+
+def test_the_token_that_ray_makes_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+
+    def init(*_: object, **__: object) -> None:
+        token.parent.mkdir()
+        token.touch(0o644)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(cluster.ray, "init", init)
+    cluster.start_here(1)
+    assert token.stat().st_mode & 0o777 == 0o600
