@@ -15,7 +15,7 @@ from actors.policy import Policy
 from shared.config import RunConfig
 from shared.graph import aligned_copy
 from shared.moments import Moments
-from shared.seeds import actor_seeds
+from shared.seeds import actor_seeds, seed_global_generators
 from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, StageSeconds, WeightSnapshot
 
 
@@ -45,6 +45,7 @@ class Actor:
         self._sequence = 0
         actor = config.actor
         seeds = actor_seeds(config.seed, actor_id, actor.environments)
+        seed_global_generators(seeds.actions)
         on_gpu = actor.device == "gpu"
         if graphs_of is None:
             self._policy = (DevicePlayer if on_gpu else Player).make_policy(config, spec, seeds.actions)

@@ -4,6 +4,7 @@ Sums like seed + constant + i are not used: runs with near seeds would share mos
 evaluation would replay the starts by which the weights were chosen.
 """
 
+import random
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +50,12 @@ def episode_seeds(
 def actor_seeds(run_seed: int, actor_id: int, environments: int) -> EpisodeSeeds:
     """Seeds of one actor: independent of those of other actors, nodes and runs."""
     return _hashed([run_seed, actor_id], environments)
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed the generators of this process that environments may draw from: Python's and NumPy's."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def _hashed(entropy: list[int], environments: int) -> EpisodeSeeds:

@@ -21,6 +21,7 @@ from actors.environments.spaces import Actions
 from actors.environments.values import as_array, as_mask, as_number, as_truth, described, observation_check
 from shared.config import EnvironmentConfig
 from shared.errors import EnvironmentFailedError, raised_at, setting_error, typed_line
+from shared.seeds import seed_global_generators
 
 # The entries of info that a copy passes on: the numbers of `log_info`, float64 [N], and its error.
 LOGGED, FAULT = "tributary.logged", "tributary.fault"
@@ -117,6 +118,9 @@ class Border(_Checks, gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
+            if seed is not None:
+                # Gymnasium's reset seeds `np_random` only.
+                self.unwrapped.action_space.seed(seed)
             result = self.env.reset(seed=seed, options=options)
         except KeyboardInterrupt:
             raise
@@ -231,6 +235,8 @@ class CopyInProcess(gymnasium.Wrapper):
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            seed_global_generators(seed)
         try:
             return self.env.reset(seed=seed, options=options)
         except EnvironmentFailedError as error:

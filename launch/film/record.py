@@ -25,6 +25,7 @@ from launch.output import (
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from shared.config.checks import Range, check_ranges
+from shared.seeds import seed_global_generators
 
 if TYPE_CHECKING:
     # Importing av takes 0.2 s, which `tributary record --help` saves.
@@ -51,6 +52,7 @@ class RecordArguments(PlayArguments):
 
 
 def record(arguments: RecordArguments) -> int:
+    seed_global_generators(arguments.seed or 0)
     return EXIT_INTERRUPTED if film(arguments, Console())["interrupted"] else EXIT_DONE
 
 

@@ -23,7 +23,7 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.config.checks import Range, check_ranges
 from shared.errors import setting_error
-from shared.seeds import SEEDS_ARE, Purpose
+from shared.seeds import SEEDS_ARE, Purpose, seed_global_generators
 from shared.types import EvaluationPart, WeightSnapshot, info_means
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class EvaluateArguments(PlayArguments):
 
 
 def evaluate(arguments: EvaluateArguments) -> int:
+    seed_global_generators(arguments.seed or 0)
     return EXIT_INTERRUPTED if score(arguments, Console()) is None else EXIT_DONE
 
 

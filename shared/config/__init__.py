@@ -58,7 +58,7 @@ class RunConfig:
     stop_after_seconds: Annotated[float | None, Range(above=0)] = None
     """Seconds of training after which it stops, from the first rollout, including those before a resume."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 1
-    """Seed of weights, environments and actions."""
+    """Seed of weights, environments and actions, and of Python's and NumPy's global generators in each actor."""
     executor: Literal["ray", "inline"] = "ray"
     """ray: each actor is a process. inline: all actors run in one process, in turn; deterministic for a seed."""
     address: str = "local"

@@ -1,7 +1,11 @@
 """Rollouts, gradients, evaluations: what an actor and an evaluator report is what they saw."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from rollouts import first_weights, make_actor, make_policy, run
@@ -169,6 +173,49 @@ def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -
         assert 160 - len(report.episodes.returns) <= report.agent_steps <= 160 - len(report.episodes.returns) + 4
         assert min(report.stage_seconds) >= 0.0
     assert reports[0].episodes.returns.size > 0
+
+
+DRAWS = """
+import random
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+class Draws(gymnasium.Env):
+    def __init__(self):
+        self.observation_space, self.action_space = Box(0, 1, (3,)), Discrete(1000)
+
+    def reset(self, seed=None, options=None):
+        return self.step(None)[0], {}
+
+    def step(self, action):
+        drawn = random.random(), np.random.rand(), int(self.action_space.sample()) / 1000
+        return np.array(drawn, np.float32), sum(drawn), True, False, {}
+
+gymnasium.register("Draws-v0", Draws)
+"""
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_what_environments_draw_from_global_generators_follows_from_the_seed(
+    vectorization: Any, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "draws.py").write_text(DRAWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = EnvironmentConfig(id="draws:Draws-v0", frame_skip=1, vectorization=vectorization)
+
+    def returns(actor_id: int, seed: int) -> list[float]:
+        config = replace(cartpole, environment=environment, seed=seed)
+        actor = make_actor(config, actor_id)
+        report = actor.run(WeightSnapshot(0, first_weights(config)))
+        actor.close()
+        return sorted(report.episodes.returns)
+
+    first = returns(0, 1)
+    assert first == returns(0, 1)
+    assert not set(first) & {*returns(1, 1), *returns(0, 2)}
+    sys.modules.pop("draws")
+    gymnasium.registry.pop("Draws-v0")
 
 
 def test_an_actor_takes_the_factor_of_rewards_from_the_weights(cartpole: RunConfig) -> None:
