@@ -471,6 +471,23 @@ def draw_workers() -> Iterator[Any]:
         yield drawn
 
 
+@contextmanager
+def draw_seconds() -> Iterator[Any]:
+    """Rehearsed seconds to the target over cores, beside those of one core divided by their number."""
+    figures = [line["figure"] for line in measured("rehearsal") if line["figure"].get("seconds_to_target")]
+    cores = [figure["actors"] for figure in figures]
+    seconds = [figure["seconds_to_target"] for figure in figures]
+    with plot.figure(6.5, 4.2) as (drawn, (axes,)):
+        axes.plot(cores, seconds, "o-", color=plot.COLOURS[0], label="rehearsed")
+        axes.plot(cores, [seconds[0] * cores[0] / n for n in cores], "--", color="grey", label="ideal")
+        axes.set(title="Pong to 18", xlabel="workers, one core each", ylabel="seconds", yscale="log")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(frameon=False)
+        yield drawn
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "games": games_in_full,
     "games-in-short": games_in_short,
@@ -492,8 +509,8 @@ TABLES: dict[str, Callable[[], str]] = {
 
 _A3C, _PONG = STUDIES / "a3c", sorted(REFERENCE_RUNS.glob("pong-seed-*"))
 _LSTM, _SEED_1 = (zoo.FOLDER / name for name in ("pong-a3c-lstm", "pong-a3c"))
-# The runs of each picture, and its axis; None: it is drawn by `draw_workers`.
-PICTURES: dict[Path, tuple[list[Path], curves.XAxis | None]] = {
+# The rows of each picture, runs or a file or the name of measurements; and the axis of curves, or what draws others.
+PICTURES: dict[Path, tuple[Sequence[Path | str], curves.XAxis | Callable[[], AbstractContextManager[Any]]]] = {
     REFERENCE_RUNS / "pong.svg": (_PONG, "agent_steps"),
     REFERENCE_RUNS / "atari.svg": (
         [game.folder.path for game in games_from_the_start()],
@@ -505,22 +522,28 @@ PICTURES: dict[Path, tuple[list[Path], curves.XAxis | None]] = {
     ),
     ROOT / "docs/pictures/a3c-minutes.svg": ([_LSTM, _A3C / "pong-seed-2", _A3C / "pong-default"], "seconds"),
     ROOT / "docs/pictures/a3c-breakout.svg": ([_A3C / "breakout"], "agent_steps"),
-    ROOT / "docs/pictures/scaling.svg": ([_POINTS], None),
+    ROOT / "docs/pictures/scaling.svg": ([_POINTS], draw_workers),
+    ROOT / "docs/pictures/seconds.svg": (["rehearsal"], draw_seconds),
 }
 
 
 def rows_of(picture: Path) -> str:
     """A digest of the rows of a picture, which its description has: it is drawn anew where they have changed."""
-    files = [path if path.is_file() else RunFolder(path).metrics for path in PICTURES[picture][0]]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(map(_rows, PICTURES[picture][0]))).hexdigest()[:16]
+
+
+def _rows(source: Path | str) -> bytes:
+    if isinstance(source, str):
+        return json.dumps(measured(source)).encode()
+    return (source if source.is_file() else RunFolder(source).metrics).read_bytes()
 
 
 def draw(picture: Path) -> None:
-    runs, x = PICTURES[picture]
-    drawing: AbstractContextManager[Any] = draw_workers()
-    names = [str(_POINTS.relative_to(ROOT))]
-    if x is not None:
-        found = [curves.curve_of(curves.read_metrics(run), x, curves.TRAINING_RETURN) for run in runs]
+    sources, x = PICTURES[picture]
+    if callable(x):
+        drawing, names = x(), [Path(source).name for source in sources]
+    else:
+        found = [curves.curve_of(curves.read_metrics(Path(run)), x, curves.TRAINING_RETURN) for run in sources]
         names = [curve.run.folder.name for curve in found]
         drawing = plot.curves_figure(curves.bands(found), x, curves.TRAINING_RETURN)
     with drawing as drawn:
@@ -562,7 +585,7 @@ def main() -> None:
             page.write_text(new, encoding="utf-8")
             print(f"written: {page.relative_to(ROOT)}")
     for picture in PICTURES:
-        if rows_of(picture) not in picture.read_text(encoding="utf-8"):
+        if not picture.exists() or rows_of(picture) not in picture.read_text(encoding="utf-8"):
             draw(picture)
             print(f"drawn: {picture.relative_to(ROOT)}")
 
