@@ -382,7 +382,10 @@ def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> 
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3, policy="greedy"))
     whole = evaluate(config, weight=0.0)
     assert len(set(whole.games)) == 6
-    zeros = WeightSnapshot(0, np.zeros_like(first_weights(config)))
+    # The version of `evaluate`, which chooses the starts.
+    zeros = WeightSnapshot(1, np.zeros_like(first_weights(config)))
     shares = [EvaluationShare(1, "greedy", 0, 1, 2), EvaluationShare(1, "greedy", 1, 2, 2)]
     games = [part.games for share in shares for part in evaluated(make_actor(config), zeros, share)]
     assert sorted(np.concatenate(games)) == sorted(whole.games)
+    others = evaluated(make_actor(config), zeros._replace(version=2), shares[0])
+    assert not set(np.concatenate([part.games for part in others])) & set(whole.games)
