@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Started,
         Stopped,
     )
-    from launch.run.folder import WeightsName
+    from launch.run.weights import WeightsName
     from shared.errors import ConfigurationError, TrainingFailedError
     from shared.registry import register_explorer, register_method, register_network, register_schedule
 
@@ -229,7 +229,7 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
         ConfigurationError: there is no such run, or no weights that can be read.
     """
     from launch.python.agent import load_agent
-    from launch.run.folder import imports_permitted
+    from launch.run.modules import imports_permitted
 
     with imports_permitted(every=trust_imports):
         return load_agent(str(run), weights, seed)

@@ -24,8 +24,9 @@ from launch import zoo
 from launch.output import exit_code, replace_folder, revision, to_json, write_json
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, score
-from launch.run.folder import RunFolder, WeightsName, read_object, write_weights
+from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
+from launch.run.weights import WeightsName, write_weights
 from shared.errors import ConfigurationError
 
 _MOST_BYTES = 3_500_000

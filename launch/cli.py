@@ -77,7 +77,7 @@ def _run(command: str, *rest: str) -> int | None:
         command, rest = f"bench {rest[0]}", rest[1:]
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
     with blocked(signal.SIGTERM), without_collections():
-        from launch.run.folder import imports_permitted
+        from launch.run.modules import imports_permitted
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:

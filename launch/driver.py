@@ -24,7 +24,7 @@ from launch.interrupts import Interrupts, StopRequest, blocked, take_all
 from launch.machine import module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
 from launch.run.events import Event
-from launch.run.folder import trust_environment
+from launch.run.modules import trust_environment
 from launch.settings.resolve import TrainOptions
 from launch.tensorflow_setup import set_tensorflow_variables
 from launch.train import OnEvent, Result, train

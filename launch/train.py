@@ -19,20 +19,13 @@ from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_col
 from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
-from launch.run.folder import (
-    RunFolder,
-    centres_observations,
-    changed_modules,
-    changed_versions,
-    lock_folder,
-    manifest,
-    read_object,
-    write_weights,
-)
+from launch.run.folder import RunFolder, centres_observations, manifest, read_object
+from launch.run.lock import lock_folder
 from launch.run.metrics import annealing_warning
-from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
+from launch.run.storage import check_storage
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
+from launch.run.weights import FirstWeights, weights_to_start_from, write_weights
 from launch.settings.check import (
     check_checkpoint,
     check_network,
@@ -227,8 +220,7 @@ def _prepare(
         if reached is not None:
             listener.message(reached)
             return Result(folder.path, summary, trained=False)
-        changed = [*changed_versions(folder), *changed_modules(folder, config.environment)]
-        for line in (*resume_lines(config, folder), *(f"changed:      {line}" for line in changed)):
+        for line in resume_lines(config, folder):
             listener.message(line)
     else:
         folder.check_free()

@@ -25,7 +25,8 @@ from launch.output import (
     wide_console,
     write_json,
 )
-from launch.run.folder import RunFolder, holder_of
+from launch.run.folder import RunFolder
+from launch.run.lock import holder_of
 from launch.run.lookup import RunPath, run_folders
 from launch.run.summary import RunStatus, run_status
 from launch.settings.parse import Operand

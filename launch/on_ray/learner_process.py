@@ -30,7 +30,8 @@ from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, aggregation, place, placement_lines
 from launch.run.events import Progress, View
-from launch.run.folder import LOCK_FILE, RunFolder
+from launch.run.folder import RunFolder
+from launch.run.lock import LOCK_FILE
 from launch.run.summary import LearnerDeath
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig

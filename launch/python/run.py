@@ -20,9 +20,11 @@ from launch.output import to_json
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
-from launch.run.folder import RunFolder, WeightsName, imports_permitted, read_object
+from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.run.metrics import OWN, append_line
+from launch.run.modules import imports_permitted
+from launch.run.weights import WeightsName
 from launch.settings.files import named, read_value
 from launch.settings.resolve import ResolvedRun, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow

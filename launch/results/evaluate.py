@@ -15,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from launch.loop.evaluation import return_figures
 from launch.machine import usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, finite, hardware_line, number, print_line, provenance, write_json
-from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.run.metrics import missing_info
+from launch.run.weights import WeightsName, load_weights
 from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig

@@ -15,8 +15,9 @@ from actors.environments import EnvironmentSpec, adapter_of
 from actors.environments.spaces import json_bounds
 from launch.output import make_folder, print_line, provenance, replace_folder, write_json
 from launch.results.evaluate import describe_protocol, load_policy, run_to_play
-from launch.run.folder import RunFolder, WeightsName
+from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
+from launch.run.weights import WeightsName
 from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error

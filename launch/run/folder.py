@@ -6,56 +6,40 @@ metrics.jsonl, log.txt   rows and messages              first.npz             we
 summary.json             written at the end             observation_mean.npy  which the network subtracts
 """
 
-import fcntl
-import hashlib
 import json
 import logging
 import os
 import shutil
-import socket
-import sys
-import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, get_args
 from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from launch import zoo
-from launch.machine import machine_id
 from launch.output import make_folder, provenance, quoted, revision, versions, write_json
-from shared.config import EnvironmentConfig, RunConfig
+from launch.run.lock import LOCK_FILE, lock_folder
+from launch.run.modules import check_imports, module_digests, trust_environment
+from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
-from shared.layout import ParameterLayout
 from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
-from shared.types import WeightSnapshot
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
-# The number of a checkpoint's updates.
-WeightsName = int | Literal["auto", "best", "latest"]
+
 LOGGER = logging.getLogger("tributary")
-LOCK_FILE = ".lock"
-# The look of `holder_of` at a lock takes less than this.
-_LOOK_SECONDS, _TRIES = 0.05, 4
 # Longer than any row.
 _TAIL_BYTES = 65_536
 # NumPy quotes a damaged header, of any length.
-_MOST_OF_AN_ERROR = 300
+MOST_OF_AN_ERROR = 300
 # Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
-# Settings of environments that this process has written into a run folder, or had written by its child.
-_written_here: list[EnvironmentConfig] = []
-# Modules that settings from files may name. None: every module.
-_permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
+DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 
 
 class RunFolder:
@@ -186,8 +170,8 @@ class RunFolder:
             return spec
         try:
             mean = np.load(self.observation_mean, allow_pickle=False)
-        except (*_DAMAGE, SyntaxError) as error:
-            problem = one_line(error, _MOST_OF_AN_ERROR)
+        except (*DAMAGE, SyntaxError) as error:
+            problem = one_line(error, MOST_OF_AN_ERROR)
             raise ConfigurationError(f"{self.observation_mean} cannot be read: {problem}") from error
         return replace(spec, observation_mean=mean.astype(np.float32))
 
@@ -222,41 +206,6 @@ def is_of_another_program(file: Path) -> bool:
     return bool(values) and not isinstance(values.get("environment"), dict)
 
 
-def trust_environment(environment: EnvironmentConfig) -> None:
-    """From now on, `check_imports` accepts these settings in this process."""
-    _written_here.append(environment)
-
-
-@contextmanager
-def imports_permitted(*modules: str, every: bool = False) -> Iterator[None]:
-    """Permit settings from files to name these modules, or `every` module, within this context.
-
-    Opened by an entrance, for the words of its user: the command line and the functions of `tributary_rl`.
-    """
-    before = _permitted.get()
-    _permitted.set(None if every or before is None else before.union(modules))
-    try:
-        yield
-    finally:
-        _permitted.set(before)
-
-
-def check_imports(environment: EnvironmentConfig, setting: str, place: str) -> None:
-    """Refuse settings from a file that name modules, unless they are permitted or this process wrote the settings.
-
-    `setting` is the option that named the file or folder `place`.
-    """
-    permitted = _permitted.get()
-    if permitted is None or environment in _written_here:
-        return
-    # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
-    modules = [name for name in dict.fromkeys(environment.modules) if name not in permitted]
-    if modules:
-        raise setting_error(
-            setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
-        )
-
-
 def _bounds_of(space: Mapping[str, Any]) -> str:
     """The least and the greatest action of a described space, or the first of its choices."""
     return f"{space['low']} to {space['high']}" if "low" in space else str(space.get("start"))
@@ -264,165 +213,6 @@ def _bounds_of(space: Mapping[str, Any]) -> str:
 
 def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
     return spec.images and config.network.centre_observations
-
-
-# ---- Lock
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """The process that holds a folder; `pid` None: unknown, while the process writes it.
-
-    `machine` names the boot and the process namespace in which `pid` is valid: containers may share a host name.
-    """
-
-    pid: int | None = None
-    host: str | None = None
-    machine: str | None = None
-
-    @property
-    def here(self) -> bool:
-        """True if the process is known, and its id is valid here."""
-        return self.pid is not None and self.machine == _this_machine()
-
-
-def lock_folder(folder: Path) -> IO[bytes]:
-    """Lock an existing folder until the returned file is closed, by its context for example, or this process ends.
-
-    A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file of a
-    lock stays: after its removal two processes could lock two files of this name.
-    """
-    path = folder / LOCK_FILE
-    new = not path.exists()
-    try:
-        # Not truncated when it is opened: its content belongs to the process that holds the lock.
-        file = path.open("a+b", buffering=0)
-    except OSError as error:
-        raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
-    locked = False
-    try:
-        _lock(file)
-        locked = True
-        file.truncate(0)
-        file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
-        # The file stays open, and NFS shows other machines what was written when it is closed or synchronised.
-        os.fsync(file.fileno())
-    except OSError as error:
-        problem = f"cannot be written to: {error.strerror}"
-        if isinstance(error, BlockingIOError):
-            problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        elif not locked:
-            problem = (
-                f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with "
-                f"locks (for Lustre: mounted with flock)"
-            )
-        if new and not isinstance(error, BlockingIOError):
-            # An older one may be locked by a process on another machine, while the lock server does not respond here.
-            # On a full disk, another process that has opened the new one cannot write to it, either.
-            path.unlink(missing_ok=True)
-        file.close()
-        raise ConfigurationError(f"folder {folder} {problem}") from error
-    return file
-
-
-def _lock(file: IO[bytes]) -> None:
-    # `holder_of` holds the lock for a moment. flock has no time limit, and to wait for a run could take days.
-    for _ in range(_TRIES - 1):
-        with suppress(BlockingIOError):
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(_LOOK_SECONDS)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def holder_of(folder: Path) -> Holder | None:
-    """The process that holds a folder; None if none does."""
-    try:
-        # Shared: two readers at once do not take each other for a run.
-        with (folder / LOCK_FILE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode((folder / LOCK_FILE).read_bytes(), type=Holder)
-        return Holder()
-    except OSError:
-        # No such file, or a file system without locks, on which no run can have begun.
-        pass
-    return None
-
-
-def _this_machine() -> str:
-    # Systems without /proc have no boot id to read, and no process namespaces.
-    return machine_id() or socket.gethostname()
-
-
-# ---- Weights
-
-
-def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
-    """A run's weights, and a description of their source. Imports TensorFlow.
-
-    Raises:
-        ConfigurationError: the run has none, or they are damaged or belong to another network.
-    """
-    from learner.checkpoint import checkpoint_updates, read_checkpoint
-
-    if which in ("auto", "best") and folder.best_weights.is_file():
-        return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
-    if which == "best":
-        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if which != "auto" and folder.ships:
-        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
-    if not isinstance(which, int):
-        version, parameters = read_checkpoint(folder.checkpoints, layout)
-        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
-    updates = checkpoint_updates(folder.checkpoints)
-    if updates and which not in updates:
-        nearest = " and ".join(map(str, sorted(sorted(updates, key=lambda update: abs(update - which))[:2])))
-        raise setting_error("weights", which, f"no checkpoint is of this update; the nearest are of {nearest}")
-    version, parameters = read_checkpoint(folder.checkpoints, layout, which)
-    return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
-
-
-def write_weights(
-    path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
-) -> None:
-    """Write weights as an .npz file. `source` describes their source; `dtype` may be float16."""
-    version, parameters = snapshot.version, snapshot.parameters.astype(dtype)
-    np.savez_compressed(path, version=version, parameters=parameters, layout=layout.fingerprint, source=source)
-
-
-def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
-    """Weights float32 [P] from an .npz file, and a description of their source.
-
-    A damaged file (`advice` ends the message), or weights of another network, are a ConfigurationError.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
-            if "source" in file:
-                source, fingerprint = str(file["source"]), str(file["layout"])
-            else:
-                source = f"the weights that were best in {file['measure']} (update {version})"
-                fingerprint = layout.fingerprint
-    except _DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}{advice}") from error
-    if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
-        raise ConfigurationError(
-            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
-            f"make one of {layout.size:,} (layout {layout.fingerprint})"
-        )
-    return WeightSnapshot(version, parameters), source
-
-
-def best_score(folder: RunFolder) -> tuple[str, float] | None:
-    """The measure of a run's best weights, and their mean return; None if the file is missing or damaged."""
-    try:
-        with np.load(folder.best_weights, allow_pickle=False) as best:
-            return str(best["measure"]), float(best["mean_return"])
-    except _DAMAGE:
-        return None
-
-
-# ---- Manifest, summary and rows
 
 
 def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_plan: str) -> dict[str, Any]:
@@ -460,19 +250,6 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
     }
 
 
-def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
-    """The SHA-256 of the sources of the user's imported modules, by name; of a package that of all its files."""
-    digests = {}
-    for name in set(environment.modules):
-        module = sys.modules.get(name)
-        files = [Path(file)] if (file := getattr(module, "__file__", None)) else []
-        for folder in getattr(module, "__path__", ()):
-            files += Path(folder).rglob("*.py")
-        sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
-        digests[name] = hashlib.sha256(sources).hexdigest()
-    return digests
-
-
 def changed_versions(folder: RunFolder) -> list[str]:
     """A line with the revision and the versions that differ from those that the run began with."""
     before = read_object(folder.manifest)
@@ -480,16 +257,6 @@ def changed_versions(folder: RunFolder) -> list[str]:
     now = {"revision": revision(), **versions()}
     changed = [f"{name} {was[name]} → {now[name]}" for name in now if was.get(name) not in (None, now[name])]
     return [f"since the run began: {', '.join(changed)}"] if changed else []
-
-
-def changed_modules(folder: RunFolder, environment: EnvironmentConfig) -> list[str]:
-    """A line for each module of the user whose sources differ from those that the run began with."""
-    before, now = read_object(folder.manifest).get("modules", {}), module_digests(environment)
-    return [
-        f"the sources of module {name} differ from those that the run began with"
-        for name in sorted(now)
-        if name in before and before[name] != now[name]
-    ]
 
 
 def last_row(folder: RunFolder) -> dict[str, Any]:

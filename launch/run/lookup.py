@@ -11,7 +11,7 @@ from typing import Annotated
 from launch import zoo
 from launch.output import make_folder, nearest, typed_path
 from launch.run.folder import is_of_another_program
-from launch.run.saving import fetch
+from launch.run.storage import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -53,7 +53,6 @@ def new_run_dir(name: str) -> Path:
 def discard_if_empty(folder: Path) -> None:
     """Remove a folder of `new_run_dir` that is empty, since its run could not start, and runs/ if it has no other."""
     for path in (folder, folder.parent):
-        # Seeds that could not start have removed the first.
         with suppress(OSError):
             path.rmdir()
 

@@ -23,12 +23,13 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
 from launch.run.events import Evaluated, Preparing, Saved, View
-from launch.run.folder import RunFolder, read_weights
+from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
-from launch.run.saving import TRAINING, BestWeights, RemoteCopy
 from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, TrainingReturns, reason_to_stop
+from launch.run.storage import RemoteCopy
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
+from launch.run.weights import TRAINING, BestWeights, read_weights
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig

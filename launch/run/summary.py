@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.output import finite
-from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_object
+from launch.run.folder import RunFolder, last_row, read_object
+from launch.run.lock import Holder, holder_of
 from launch.run.metrics import lag_summary
 from launch.run.stopping import Evaluations, Status
 from shared.config import ActorConfig, RunConfig

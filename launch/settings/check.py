@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from launch.output import quoted
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, changed_versions, read_object
+from launch.run.modules import changed_modules
 from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
@@ -235,7 +236,7 @@ def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[o
 
 
 def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
-    """Changes by a resume, a line for each setting and for each scheduled value that becomes another."""
+    """Changes by a resume: a line for each setting, scheduled value, version and module that becomes another."""
     from learner.checkpoint import read_state
 
     before = folder.read_settings()
@@ -254,6 +255,9 @@ def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
     if had != has:
         summed = ", and its losses are summed: the gradient grows with it" if config.method.reduction == "sum" else ""
         lines.append(f"changed:      an update has {has:,} agent steps now, where it had {had:,}{summed}")
+    began_with = read_object(folder.manifest).get("modules", {})
+    changed = [*changed_versions(folder), *changed_modules(config.environment, began_with)]
+    lines += [f"changed:      {line}" for line in changed]
     return lines
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypedDict
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, is_atari, preset_for
-from launch.run.folder import RunFolder, check_imports, imports_permitted
+from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
+from launch.run.modules import check_imports, imports_permitted
 from launch.settings.check import agent_steps_per_update, check_effects
 from launch.settings.files import (
     chosen_in_toml,

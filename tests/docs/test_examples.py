@@ -30,7 +30,8 @@ from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder, imports_permitted
+from launch.run.folder import RunFolder
+from launch.run.modules import imports_permitted
 from launch.train import train
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig

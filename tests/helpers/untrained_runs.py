@@ -9,7 +9,8 @@ import numpy as np
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder, WeightsName, load_weights, write_weights
+from launch.run.folder import RunFolder
+from launch.run.weights import WeightsName, load_weights, write_weights
 from launch.settings.files import with_settings
 from shared.types import WeightSnapshot
 

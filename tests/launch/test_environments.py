@@ -21,8 +21,8 @@ from waiting import UNTIL_FRAMES
 import tributary_rl as tributary
 from launch.cli import main
 from launch.presets import PRESETS
-from launch.run.folder import check_imports
 from launch.run.lookup import trust_option
+from launch.run.modules import check_imports
 from launch.train import Result, train
 from shared.errors import ConfigurationError
 

@@ -23,7 +23,7 @@ from launch.output import (
     whole_file,
     write_json,
 )
-from launch.run.folder import LOCK_FILE, lock_folder
+from launch.run.lock import LOCK_FILE, lock_folder
 from shared.errors import ConfigurationError, typed_line
 
 

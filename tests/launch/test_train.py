@@ -39,7 +39,8 @@ from launch.run.events import (
     Started,
     Stopped,
 )
-from launch.run.folder import RunFolder, lock_folder
+from launch.run.folder import RunFolder
+from launch.run.lock import lock_folder
 from launch.settings.resolve import divided_among
 from launch.train import train
 from shared.config import RunConfig

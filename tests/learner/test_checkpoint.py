@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder
+from launch.run.weights import load_weights
 from learner.checkpoint import CheckpointError, Checkpoints, checkpoint_paths, read_checkpoint, read_state
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout

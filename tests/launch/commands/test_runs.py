@@ -22,7 +22,7 @@ from written_runs import written_run
 from launch.cli import main
 from launch.commands.runs import StopArguments, runs_table, stop
 from launch.output import write_json
-from launch.run.folder import holder_of, lock_folder
+from launch.run.lock import holder_of, lock_folder
 from launch.run.summary import run_status
 from shared.config import RunConfig
 
@@ -157,7 +157,7 @@ def test_no_stop_of_another_user(
 def test_stop_now_interrupts_twice(tmp_path: Path) -> None:
     # No lock in the handler: it may interrupt the owner of one.
     script = (
-        "import signal, sys, time; from pathlib import Path; from launch.run.folder import lock_folder\n"
+        "import signal, sys, time; from pathlib import Path; from launch.run.lock import lock_folder\n"
         "seen = []\n"
         "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
         "lock = lock_folder(Path(sys.argv[1])); print('held', flush=True)\n"

@@ -12,11 +12,8 @@ from rich.console import Console
 from waiting import UNTIL_FRAMES
 from watched_processes import Watched
 
-from actors.environments import environment_spec
 from launch.cli import main
 from launch.commands.seeds import parse_seeds, seeds_table
-from launch.presets import PRESETS
-from launch.run.folder import RunFolder
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -110,22 +107,6 @@ def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.Capture
     assert [[word.strip() for word in line if word.strip()] for line in shown] == [values, not_run]
     Console(width=120).print(seeds_table({1: run}, 120))
     assert "15000.0" in capsys.readouterr().out
-
-
-def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "other").mkdir()
-    spec = environment_spec(PRESETS["cartpole"].config.environment)
-    for name, sampled in (("empty", 0), ("made/below", 0), ("other/learned", 7)):
-        folder = RunFolder(tmp_path / name)
-        folder.make()
-        folder.create(PRESETS["cartpole"].config, spec, {})
-        folder.checkpoints.mkdir()
-        folder.summary.write_text(json.dumps({"agent_steps_sampled": sampled}))
-        folder.discard()
-    assert {entry.name for entry in tmp_path.iterdir()} == {"empty", "other"}
-    assert not list((tmp_path / "empty").iterdir())
-    assert (tmp_path / "other" / "learned" / "config.json").is_file()
 
 
 def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureFixture) -> None:

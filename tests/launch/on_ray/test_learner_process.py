@@ -15,7 +15,7 @@ from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
 from launch.on_ray.placement import Node, Placement, place_here
 from launch.run.events import Progress, View
-from launch.run.folder import LOCK_FILE
+from launch.run.lock import LOCK_FILE
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
 

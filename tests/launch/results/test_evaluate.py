@@ -30,7 +30,8 @@ from launch.results.evaluate import (
     score_summary,
 )
 from launch.results.report import RunReport
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder
+from launch.run.weights import load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError
 from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot

@@ -1,6 +1,7 @@
 """Whole runs in one process: the account, resume, targets that an evaluation confirms, runs that do not end well."""
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,14 @@ from actors.environments import StepResult, VectorEnvironment
 from launch.loop import worker_pool
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.presets import PRESETS
-from launch.run.events import Message, Saved
+from launch.run.events import Event, Message, Row, Saved
 from launch.run.session import longest_episode
 from launch.run.summary import LearnerDeath, RunCounts
+from launch.train import train
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
+from shared.errors import TrainingFailedError
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, WeightSnapshot
 
 
@@ -385,3 +389,49 @@ def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path, monkeypatch: 
 def test_the_longest_episode_is_known_where_a_setting_limits_it() -> None:
     assert longest_episode(PRESETS["pong"].config) == 27_000
     assert longest_episode(PRESETS["cartpole"].config) == 0
+
+
+def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
+    """The reader of a row in which a multiple was reached finds the weights of that moment."""
+    every = 130
+    config = replace(
+        cartpole,
+        total_frames=900,
+        log_every_seconds=1e-9,
+        checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
+    )
+    run = session(config, tmp_path)
+    run.run()
+    events = [event for event in run.view({}).events if isinstance(event, Saved | Row)]
+    frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
+    reached = -1
+    for event in events:
+        if isinstance(event, Saved):
+            reached = max(reached, frames_at.get(event.update, 0) // every)
+        else:
+            assert reached == event.values["frames"] // every
+    assert reached >= 900 // every
+
+
+def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = session(cartpole, tmp_path)
+    parameters = run.learner.variables()["parameters"]
+    parameters.assign(np.full(parameters.shape, np.nan, np.float32))
+    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
+        run.run()
+    assert not list(tmp_path.glob("checkpoints/*.index"))
+    # The run fails in its first checkpoint, and in its last one again.
+    assert (tmp_path / "log.txt").read_text().count("not finite any more") == 1
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_run_whose_folder_is_removed_ends_and_leaves_none(cartpole: RunConfig, tmp_path: Path) -> None:
+    def remove(event: Event) -> None:
+        if isinstance(event, Row):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    checkpoint = CheckpointConfig(every_frames=500)
+    endless = replace(cartpole, executor="inline", total_frames=10**9, checkpoint=checkpoint)
+    with pytest.raises(TrainingFailedError, match="run was removed: nothing of the run can be saved"):
+        train(endless, tmp_path / "run", remove)
+    assert not (tmp_path / "run").exists()

@@ -1,19 +1,12 @@
 """The folder of a run: its status, its holder, its name, the limits of a resume, and the weights it starts from."""
 
-import errno
-import fcntl
 import json
 import os
-import resource
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -29,66 +22,14 @@ from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
 from launch.output import write_json
-from launch.presets import PRESETS
-from launch.run.folder import (
-    RunFolder,
-    WeightsName,
-    agent_steps_learned,
-    holder_of,
-    lock_folder,
-    manifest,
-    write_weights,
-)
+from launch.run.folder import RunFolder, agent_steps_learned, manifest
+from launch.run.lock import lock_folder
 from launch.run.lookup import discard_if_empty, new_run_dir, run_folders, run_path
 from launch.run.summary import reached_limit, run_status
+from launch.run.weights import WeightsName, write_weights
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array, WeightSnapshot
-
-HOLD = "import sys, pathlib; from launch.run.folder import lock_folder; lock = lock_folder(pathlib.Path(sys.argv[1]))"
-
-
-def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
-    assert holder_of(tmp_path) is None
-    command = [sys.executable, "-c", f"{HOLD}; print('held', flush=True); sys.stdin.read()", str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        holder = holder_of(tmp_path)
-        assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
-        with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
-            lock_folder(tmp_path)
-        assert holder_of(tmp_path) == holder, "who is refused leaves the name of the holder"
-        process.kill()
-        process.wait()
-    assert holder_of(tmp_path) is None
-    with lock_folder(tmp_path):
-        assert holder_of(tmp_path).pid == os.getpid(), "the name of the process before is gone"
-
-
-def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock_folder(tmp_path).close()
-    look = (tmp_path / ".lock").open()
-    fcntl.flock(look, fcntl.LOCK_SH)
-    assert holder_of(tmp_path) is None, "another look is no run"
-    # The first try meets the look, which is over by the second.
-    monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
-    lock_folder(tmp_path).close()
-
-
-def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Lustre is, unless it is mounted with them."""
-
-    no_locks = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    monkeypatch.setattr("launch.run.folder.fcntl.flock", Mock(side_effect=no_locks))
-    with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
-        RunFolder(tmp_path / "study" / "run").make()
-    assert list(tmp_path.iterdir()) == []
-    # The lock of another machine, whose server does not respond here, is not removed.
-    (tmp_path / ".lock").touch()
-    with pytest.raises(ConfigurationError, match="cannot be locked"):
-        lock_folder(tmp_path)
-    assert (tmp_path / ".lock").exists()
-    assert holder_of(tmp_path) is None
 
 
 def write_run(folder: Path, frames: list[int], *, summary: int | None = None) -> Path:
@@ -212,7 +153,6 @@ def test_runs_of_one_second_have_folders_of_their_own() -> None:
     for folder in folders[1:]:
         discard_if_empty(folder)
     assert list(Path("runs").iterdir()) == [Path("runs", folders[0].name)]
-    # Seeds that cannot start remove their folder themselves.
     folders[0].rmdir()
     discard_if_empty(folders[0])
     assert not Path("runs").exists()
@@ -222,48 +162,6 @@ def test_a_link_to_a_folder_that_is_gone_is_refused(working_folder: Path) -> Non
     Path("runs").symlink_to("gone")
     with pytest.raises(ConfigurationError, match=f"^--run-dir {working_folder}/runs: cannot be made"):
         new_run_dir("cartpole")
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = PRESETS["cartpole"].config
-    spec = environment_spec(config.environment)
-    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    with first.make():
-        first.create(config, spec, {})
-    # The second process has found the folder free before.
-    monkeypatch.setattr(second, "check_free", lambda: None)
-    with pytest.raises(ConfigurationError, match="has the run of another process; name an"):
-        second.make()
-    assert first.read_settings() == config
-    lock_folder(first.path).close()
-
-
-def test_a_full_disk_leaves_no_folder(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # No file may have a byte: the lock can be made, and not written.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        with pytest.raises(ConfigurationError, match=f"^folder {tmp_path}/runs/new cannot be written to: "):
-            RunFolder(tmp_path / "runs" / "new").make()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "new").check_free()
-    (tmp_path / "empty").mkdir()
-    RunFolder(tmp_path / "empty").check_free()
-    # All that a process leaves that is killed before it writes the settings.
-    lock_folder(tmp_path / "empty").close()
-    RunFolder(tmp_path / "empty").make().close()
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path):
-        with pytest.raises(ConfigurationError, match=r"exists; name another folder$"):
-            RunFolder(path).check_free()
-    (tmp_path / "config.json").touch()
-    with pytest.raises(ConfigurationError, match=f"go on with it: --resume {tmp_path}"):
-        RunFolder(tmp_path).check_free()
 
 
 SMALL = f"--executor inline --actors 1 --actor.environments 2 --actor.unroll-length 4 {UNTIL_FRAMES}"

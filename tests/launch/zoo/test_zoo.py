@@ -20,8 +20,9 @@ from launch.cli import main
 from launch.commands.train import TrainArguments
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
+from launch.run.weights import load_weights
 from launch.settings.files import named, read_config_file
 from launch.settings.parse import parse
 from launch.settings.resolve import divided_among, resolve_request

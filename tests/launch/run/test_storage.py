@@ -1,140 +1,21 @@
-"""Best weights, checkpoints when they are due, and copies of a run's folder."""
+"""Copies of a run in remote storage."""
 
-import errno
-import json
 import shutil
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import fsspec
-import numpy as np
 import pytest
-from sessions import quick, session
+from sessions import quick
 
 from launch.cli import main
-from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.events import Event, Row, Saved
+from launch.run.events import Event, Saved
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
-from launch.run.saving import (
-    BestWeights,
-    RemoteCopy,
-    changes_since,
-    check_storage,
-    fetch,
-)
+from launch.run.storage import RemoteCopy, changes_since, check_storage, fetch
 from launch.train import train
-from shared.config import CheckpointConfig, RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError
-
-NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize(
-    ("offers", "kept"),
-    [
-        # A learner that died before its next checkpoint goes on with the best weights of the file.
-        ([(20.0, "evaluation"), None, *((mean, "evaluation") for mean in (19.0, 21.0, 21.0))], [0, 0, 3, 3]),
-        # Like is compared with like, and a confirmation says more than luck.
-        (
-            [
-                *((50.0, "training"), (10.0, "evaluation"), (9.0, "training")),
-                # A resume without evaluations is not held up by an old one.
-                *((60.0, "training"), (30.0, "evaluation"), (25.0, "evaluation")),
-                *((20.0, "confirmation"), (10.0, "another evaluation")),
-            ],
-            [0, 1, 1, 3, 4, 4, 6, 7],
-        ),
-        # Weights without a finite return are never the best.
-        ([(NAN, "confirmation"), (-5.0, "evaluation"), (INF, "evaluation"), (None, "confirmation")], [None, 1, 1, 1]),
-        # Weights that could not be written need not be beaten.
-        ([(10.0, "evaluation"), (18.0, "full disk"), (15.0, "evaluation")], [0, 0, 2]),
-        # Any weights are better than those of a damaged file.
-        ([b"", (-5.0, "evaluation"), (-6.0, "evaluation")], [1, 1]),
-        ([b"PK\x03", (-5.0, "evaluation"), (-6.0, "evaluation")], [1, 1]),
-    ],
-)
-def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are offered with a mean return and what measured it; their number is their version. None is a resume, and
-    bytes are found in the file at one."""
-    logged, found, file = list[str](), list[int | None](), tmp_path / "best.npz"
-    best = BestWeights(RunFolder(tmp_path), logged.append)
-
-    for version, offer in enumerate(offers):
-        if offer is None or isinstance(offer, bytes):
-            if offer is not None:
-                file.write_bytes(offer)
-            best = BestWeights(RunFolder(tmp_path), logged.append)
-            continue
-        mean, measure = offer
-        source = measure if measure in ("training", "another evaluation") else "evaluation"
-        with monkeypatch.context() as patch:
-            if measure == "full disk":
-                patch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-            parameters = np.full(3, version, np.float32)
-            best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
-        found.append(best_version(file))
-    assert found == kept
-    assert len(logged) == ((18.0, "full disk") in offers)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["best.npz"]
-
-
-def best_version(file: Path) -> int | None:
-    if not file.exists():
-        return None
-    with np.load(file, allow_pickle=False) as best:
-        assert set(best["parameters"].tolist()) == {float(best["version"])}
-        return int(best["version"])
-
-
-def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
-    """The reader of a row in which a multiple was reached finds the weights of that moment."""
-    every = 130
-    config = replace(
-        cartpole,
-        total_frames=900,
-        log_every_seconds=1e-9,
-        checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
-    )
-    run = session(config, tmp_path)
-    run.run()
-    events = [event for event in run.view({}).events if isinstance(event, Saved | Row)]
-    frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
-    reached = -1
-    for event in events:
-        if isinstance(event, Saved):
-            reached = max(reached, frames_at.get(event.update, 0) // every)
-        else:
-            assert reached == event.values["frames"] // every
-    assert reached >= 900 // every
-
-
-def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
-    run = session(cartpole, tmp_path)
-    parameters = run.learner.variables()["parameters"]
-    parameters.assign(np.full(parameters.shape, np.nan, np.float32))
-    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
-        run.run()
-    assert not list(tmp_path.glob("checkpoints/*.index"))
-    # The run fails in its first checkpoint, and in its last one again.
-    assert (tmp_path / "log.txt").read_text().count("not finite any more") == 1
-    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
-
-
-def test_a_run_whose_folder_is_removed_ends_and_leaves_none(cartpole: RunConfig, tmp_path: Path) -> None:
-    def remove(event: Event) -> None:
-        if isinstance(event, Row):
-            shutil.rmtree(tmp_path / "run", ignore_errors=True)
-
-    checkpoint = CheckpointConfig(every_frames=500)
-    endless = replace(cartpole, executor="inline", total_frames=10**9, checkpoint=checkpoint)
-    with pytest.raises(TrainingFailedError, match="run was removed: nothing of the run can be saved"):
-        train(endless, tmp_path / "run", remove)
-    assert not (tmp_path / "run").exists()
-
+from shared.errors import ConfigurationError
 
 SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"
 
@@ -295,6 +176,8 @@ def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:
 
 # A library's own error, which is no OSError.
 NO_ENDPOINT = RuntimeError("Could not connect\nto the endpoint")
+
+
 OUTSIDE = "cannot be read: .*outside of the run's folder"
 
 

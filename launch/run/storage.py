@@ -1,6 +1,5 @@
-"""Copies of a run: its folder in remote storage, its first and its best weights."""
+"""The copy of a run's folder in remote storage."""
 
-import math
 import os
 import re
 import shutil
@@ -8,39 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-import numpy as np
-
-from launch.output import quoted, replacement
-from launch.run.folder import (
-    LOCK_FILE,
-    RunFolder,
-    agent_steps_learned,
-    best_score,
-    load_weights,
-    object_of,
-    read_object,
-)
-from launch.tensorflow_setup import prepare_to_read_weights
-from shared.config import RunConfig
+from launch.output import quoted
+from launch.run.folder import RunFolder, object_of, read_object
+from launch.run.lock import LOCK_FILE
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
-from shared.layout import ParameterLayout
-from shared.types import Float32Array, WeightSnapshot
 
 if TYPE_CHECKING:
     import fsspec
 
-    from actors.environments import EnvironmentSpec
-
 # Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
-
-TRAINING = "training"
-"""The measure of weights that were best by the mean return of training; others are by evaluations."""
 # The whole copy of a run with a large network takes some minutes.
 _LAST_UPLOAD_SECONDS = 600.0
 
@@ -198,89 +178,3 @@ def _make_folder(files: "fsspec.AbstractFileSystem", path: str) -> None:
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if not protocols & _WITH_BUCKETS:
         files.makedirs(path, exist_ok=True)
-
-
-class FirstWeights(NamedTuple):
-    """The weights that a new run starts from: those of another run, with its name and its mean observation in `spec`.
-
-    `source` describes the weights, `agent_steps` see `agent_steps_learned`.
-    """
-
-    run: str
-    source: str
-    agent_steps: int
-    snapshot: WeightSnapshot
-    layout: ParameterLayout
-    spec: "EnvironmentSpec"
-
-
-def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: RunFolder) -> FirstWeights:
-    """The best weights of another run, for a new run with these settings.
-
-    Makes its environment: its imports are checked where the settings of the new run are resolved.
-
-    Raises:
-        ConfigurationError: it has none or another network.
-    """
-    # Help, which imports this module, does without Gymnasium.
-    from actors.environments import environment_spec
-
-    before = other.read_settings("start_from")
-    new_network = asdict(config.network)
-    for name, was in asdict(before.network).items():
-        if was != new_network[name]:
-            problem = f"{other.name} was trained with {was}; leave it so"
-            raise setting_error(f"network.{name}", new_network[name], problem)
-    has, trained = _in_and_out(spec), _in_and_out(environment_spec(before.environment))
-    if trained != has:
-        problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
-        raise setting_error("environment.id", config.environment.id, problem)
-    spec = other.as_trained(config, spec)
-    prepare_to_read_weights(config)
-    from actors.policy import Policy
-
-    layout = Policy(config, spec).layout
-    snapshot, source = load_weights(other, "auto", layout)
-    return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
-
-
-def _in_and_out(spec: "EnvironmentSpec") -> str:
-    actions = f"{spec.actions.size} of them"
-    if spec.actions.shape:
-        kind = "a vector of {size}" if spec.actions.continuous else "choices among {choices}"
-        actions = kind.format(size=spec.actions.size, choices=spec.actions.choices)
-    return f"observations of shape {spec.observation_shape} and as actions {actions}"
-
-
-class BestWeights:
-    """best.npz: the weights with the highest mean return, and its measure.
-
-    An evaluation replaces weights that were measured by training, or by an evaluation of another policy; a mean return
-    of training has to be higher. A resumed run goes on with the weights in the file, which may be newer than its
-    checkpoint.
-    """
-
-    def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:
-        self._file, self._log = folder.best_weights, log
-        self._best = best_score(folder)
-
-    def keep_if_best(
-        self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
-    ) -> None:
-        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
-
-        Weights without a finite mean return are never the best.
-        """
-        if mean is None or not math.isfinite(mean):
-            return
-        if self._best is not None and not surely:
-            measured_by, best = self._best
-            if mean <= best and measure in (measured_by, TRAINING):
-                return
-        try:
-            with replacement(self._file) as part:
-                np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
-            # After the file: weights that could not be written are not the best ones.
-            self._best = measure, mean
-        except OSError as error:
-            self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")

@@ -1,0 +1,177 @@
+"""The weights of a run: to play, to start another one from, and the best ones."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from launch.output import replacement
+from launch.run.folder import DAMAGE, MOST_OF_AN_ERROR, RunFolder, agent_steps_learned
+from launch.tensorflow_setup import prepare_to_read_weights
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, one_line, setting_error
+from shared.layout import ParameterLayout
+from shared.types import Float32Array, WeightSnapshot
+
+if TYPE_CHECKING:
+    from actors.environments import EnvironmentSpec
+
+# The number of a checkpoint's updates.
+WeightsName = int | Literal["auto", "best", "latest"]
+TRAINING = "training"
+"""The measure of weights that were best by the mean return of training; others are by evaluations."""
+
+
+def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
+    """A run's weights, and a description of their source. Imports TensorFlow.
+
+    Raises:
+        ConfigurationError: the run has none, or they are damaged or belong to another network.
+    """
+    from learner.checkpoint import checkpoint_updates, read_checkpoint
+
+    if which in ("auto", "best") and folder.best_weights.is_file():
+        return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+    if which == "best":
+        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
+    if which != "auto" and folder.ships:
+        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
+    if not isinstance(which, int):
+        version, parameters = read_checkpoint(folder.checkpoints, layout)
+        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
+    updates = checkpoint_updates(folder.checkpoints)
+    if updates and which not in updates:
+        nearest = " and ".join(map(str, sorted(sorted(updates, key=lambda update: abs(update - which))[:2])))
+        raise setting_error("weights", which, f"no checkpoint is of this update; the nearest are of {nearest}")
+    version, parameters = read_checkpoint(folder.checkpoints, layout, which)
+    return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
+
+
+def write_weights(
+    path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
+) -> None:
+    """Write weights as an .npz file. `source` describes their source; `dtype` may be float16."""
+    version, parameters = snapshot.version, snapshot.parameters.astype(dtype)
+    np.savez_compressed(path, version=version, parameters=parameters, layout=layout.fingerprint, source=source)
+
+
+def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
+    """Weights float32 [P] from an .npz file, and a description of their source.
+
+    A damaged file (`advice` ends the message), or weights of another network, are a ConfigurationError.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
+            if "source" in file:
+                source, fingerprint = str(file["source"]), str(file["layout"])
+            else:
+                source = f"the weights that were best in {file['measure']} (update {version})"
+                fingerprint = layout.fingerprint
+    except DAMAGE as error:
+        raise ConfigurationError(f"{path} cannot be read: {one_line(error, MOST_OF_AN_ERROR)}{advice}") from error
+    if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
+        raise ConfigurationError(
+            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
+            f"make one of {layout.size:,} (layout {layout.fingerprint})"
+        )
+    return WeightSnapshot(version, parameters), source
+
+
+def best_score(folder: RunFolder) -> tuple[str, float] | None:
+    """The measure of a run's best weights, and their mean return; None if the file is missing or damaged."""
+    try:
+        with np.load(folder.best_weights, allow_pickle=False) as best:
+            return str(best["measure"]), float(best["mean_return"])
+    except DAMAGE:
+        return None
+
+
+class FirstWeights(NamedTuple):
+    """The weights that a new run starts from: those of another run, with its name and its mean observation in `spec`.
+
+    `source` describes the weights, `agent_steps` see `agent_steps_learned`.
+    """
+
+    run: str
+    source: str
+    agent_steps: int
+    snapshot: WeightSnapshot
+    layout: ParameterLayout
+    spec: "EnvironmentSpec"
+
+
+def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: RunFolder) -> FirstWeights:
+    """The best weights of another run, for a new run with these settings.
+
+    Makes its environment: its imports are checked where the settings of the new run are resolved.
+
+    Raises:
+        ConfigurationError: it has none or another network.
+    """
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import environment_spec
+
+    before = other.read_settings("start_from")
+    new_network = asdict(config.network)
+    for name, was in asdict(before.network).items():
+        if was != new_network[name]:
+            problem = f"{other.name} was trained with {was}; leave it so"
+            raise setting_error(f"network.{name}", new_network[name], problem)
+    has, trained = _in_and_out(spec), _in_and_out(environment_spec(before.environment))
+    if trained != has:
+        problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
+        raise setting_error("environment.id", config.environment.id, problem)
+    spec = other.as_trained(config, spec)
+    prepare_to_read_weights(config)
+    from actors.policy import Policy
+
+    layout = Policy(config, spec).layout
+    snapshot, source = load_weights(other, "auto", layout)
+    return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
+
+
+def _in_and_out(spec: "EnvironmentSpec") -> str:
+    actions = f"{spec.actions.size} of them"
+    if spec.actions.shape:
+        kind = "a vector of {size}" if spec.actions.continuous else "choices among {choices}"
+        actions = kind.format(size=spec.actions.size, choices=spec.actions.choices)
+    return f"observations of shape {spec.observation_shape} and as actions {actions}"
+
+
+class BestWeights:
+    """best.npz: the weights with the highest mean return, and its measure.
+
+    An evaluation replaces weights that were measured by training, or by an evaluation of another policy; a mean return
+    of training has to be higher. A resumed run goes on with the weights in the file, which may be newer than its
+    checkpoint.
+    """
+
+    def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:
+        self._file, self._log = folder.best_weights, log
+        self._best = best_score(folder)
+
+    def keep_if_best(
+        self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
+    ) -> None:
+        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
+
+        Weights without a finite mean return are never the best.
+        """
+        if mean is None or not math.isfinite(mean):
+            return
+        if self._best is not None and not surely:
+            measured_by, best = self._best
+            if mean <= best and measure in (measured_by, TRAINING):
+                return
+        try:
+            with replacement(self._file) as part:
+                np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
+            # After the file: weights that could not be written are not the best ones.
+            self._best = measure, mean
+        except OSError as error:
+            self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")

@@ -1,0 +1,61 @@
+"""The lock of a run's folder, between processes."""
+
+import errno
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from launch.run.folder import RunFolder
+from launch.run.lock import holder_of, lock_folder
+from shared.errors import ConfigurationError
+
+HOLD = "import sys, pathlib; from launch.run.lock import lock_folder; lock = lock_folder(pathlib.Path(sys.argv[1]))"
+
+
+def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    command = [sys.executable, "-c", f"{HOLD}; print('held', flush=True); sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        holder = holder_of(tmp_path)
+        assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
+        with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
+            lock_folder(tmp_path)
+        assert holder_of(tmp_path) == holder, "who is refused leaves the name of the holder"
+        process.kill()
+        process.wait()
+    assert holder_of(tmp_path) is None
+    with lock_folder(tmp_path):
+        assert holder_of(tmp_path).pid == os.getpid(), "the name of the process before is gone"
+
+
+def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock_folder(tmp_path).close()
+    look = (tmp_path / ".lock").open()
+    fcntl.flock(look, fcntl.LOCK_SH)
+    assert holder_of(tmp_path) is None, "another look is no run"
+    # The first try meets the look, which is over by the second.
+    monkeypatch.setattr("launch.run.lock.time.sleep", lambda _seconds: look.close())
+    lock_folder(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre is, unless it is mounted with them."""
+
+    no_locks = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    monkeypatch.setattr("launch.run.lock.fcntl.flock", Mock(side_effect=no_locks))
+    with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
+        RunFolder(tmp_path / "study" / "run").make()
+    assert list(tmp_path.iterdir()) == []
+    # The lock of another machine, whose server does not respond here, is not removed.
+    (tmp_path / ".lock").touch()
+    with pytest.raises(ConfigurationError, match="cannot be locked"):
+        lock_folder(tmp_path)
+    assert (tmp_path / ".lock").exists()
+    assert holder_of(tmp_path) is None
