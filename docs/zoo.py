@@ -21,7 +21,9 @@ from rich.console import Console
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.output import exit_code, replace_folder, revision, to_json, write_json
+from launch.files import replace_folder, to_json, write_json
+from launch.output import exit_code
+from launch.provenance import revision
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, score
 from launch.run.folder import RunFolder, read_object

@@ -55,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @terminable()
 def _run(command: str, *rest: str) -> int | None:
-    from launch.machine import without_collections
-    from launch.output import nearest, revision, versions
+    from launch.output import nearest
+    from launch.processes import without_collections
+    from launch.provenance import revision, versions
     from shared.errors import ConfigurationError
 
     if command == "help" and rest:

@@ -24,13 +24,12 @@ from launch.machine import (
     busy,
     load_average,
     machine_bytes,
-    module_command,
-    module_environment,
     pretended_gpus,
     usable_cores,
     usable_gpus,
 )
-from launch.output import source_digest, versions
+from launch.processes import module_command, module_environment
+from launch.provenance import source_digest, versions
 from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
 

@@ -21,8 +21,8 @@ from typing import IO, Any, Unpack
 import msgspec
 
 from launch.interrupts import Interrupts, StopRequest, blocked, take_all
-from launch.machine import module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
+from launch.processes import module_command, module_environment
 from launch.run.events import Event
 from launch.run.modules import trust_environment
 from launch.settings.resolve import TrainOptions

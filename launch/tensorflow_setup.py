@@ -10,7 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from launch.machine import pretended_gpus, without_collections
+from launch.machine import pretended_gpus
+from launch.processes import without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked, take_all
-from launch.machine import ThreadBudget, thread_budget, usable_gpus, without_collections
+from launch.machine import ThreadBudget, thread_budget, usable_gpus
 from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
+from launch.processes import without_collections
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, manifest, read_object
 from launch.run.lock import lock_folder

@@ -256,7 +256,7 @@ def test_another_package_launch_on_the_path(tmp_path: Path) -> None:
     script.write_text(
         "import subprocess, sys\n"
         "from tributary_rl import main\n"
-        "from launch.machine import module_command\n"
+        "from launch.processes import module_command\n"
         "subprocess.run(module_command('launch.cli', '--version'), check=True)\n"
         "sys.argv.append('--version')\n"
         "sys.exit(main())\n"

@@ -27,8 +27,9 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from launch.bench.rehearsed_process import CALLS, GRADIENT, RecordedCall, rehearsed_process
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state
-from launch.machine import LEARNER_BYTES, PROCESSES, machine_bytes, module_command, module_environment, usable_cores
+from launch.machine import LEARNER_BYTES, PROCESSES, machine_bytes, usable_cores
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from launch.processes import module_command, module_environment
 from launch.run.events import Row
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig

@@ -16,9 +16,11 @@ from rich.console import Console
 from actors.environments import environment_spec
 from launch.bench.rehearsal import check_memory, full, rehearsed, rehearsed_state
 from launch.bench.throughput import busy_reasons, endless, print_rows, progress, steady_state, train_for, warn_of_busy
+from launch.files import write_json
 from launch.machine import busy, load_average, thread_budget
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
 from launch.presets import usual_agent_steps
+from launch.provenance import provenance
 from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request, rollouts_line

@@ -12,9 +12,11 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.driver import train_in_process
+from launch.files import write_json
 from launch.interrupts import Interrupts
 from launch.machine import busy, load_average, thread_budget, usable_gpus
-from launch.output import plain_table, print_line, provenance, write_json
+from launch.output import plain_table, print_line
+from launch.provenance import provenance
 from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary

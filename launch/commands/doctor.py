@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from launch.doctor import Finding, disagreements, find, gpu_line, gpu_shortages, probe, reference
-from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, provenance, wide_console, write_json
+from launch.files import write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, wide_console
+from launch.provenance import provenance
 
 
 @dataclass(frozen=True)

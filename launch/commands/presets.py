@@ -7,7 +7,8 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from launch.output import wide_console, write_json
+from launch.files import write_json
+from launch.output import wide_console
 from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from launch.files import write_json
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -23,7 +24,6 @@ from launch.output import (
     print_line,
     quoted,
     wide_console,
-    write_json,
 )
 from launch.run.folder import RunFolder
 from launch.run.lock import holder_of

@@ -11,18 +11,10 @@ from rich.table import Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
+from launch.files import write_json
 from launch.interrupts import Interrupts
-from launch.output import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    number,
-    plain_table,
-    print_line,
-    provenance,
-    quoted,
-    write_json,
-)
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, number, plain_table, print_line, quoted
+from launch.provenance import provenance
 from launch.results.evaluate import mean_and_error
 from launch.run.folder import RunFolder, read_object
 from launch.settings.check import check_changes

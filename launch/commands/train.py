@@ -9,8 +9,9 @@ from rich.console import Console
 
 from launch.commands.display import Display
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
+from launch.files import write_json
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
+from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option

@@ -7,7 +7,8 @@ from typing import Any, get_args
 from rich.console import Console
 
 from launch import zoo
-from launch.output import plain_table, write_json
+from launch.files import write_json
+from launch.output import plain_table
 from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
 

@@ -10,18 +10,10 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 from rich.console import Console
 
+from launch.files import check_can_be_written, finish, unfinished, write_json
 from launch.film.stage import Frame, Performance
-from launch.output import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    check_can_be_written,
-    finish,
-    print_line,
-    provenance,
-    provenance_text,
-    unfinished,
-    write_json,
-)
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line
+from launch.provenance import provenance, provenance_text
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from shared.config.checks import Range, check_ranges

@@ -24,9 +24,11 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import zoo
+from launch.files import write_json
 from launch.film.stage import Frame, Performance, PlayedStep
 from launch.interrupts import Interrupts
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, quoted, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, quoted
+from launch.provenance import provenance
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath, trust_option

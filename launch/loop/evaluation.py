@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from launch.output import finite
+from launch.files import finite
 from shared.config import EvaluationConfig
 from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, EvaluationShare, WeightSnapshot
 

@@ -12,8 +12,8 @@ import gymnasium
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
-from launch.machine import without_collections
 from launch.on_ray.transport import Call, Channel, ChannelAddress, open_channel, serve
+from launch.processes import without_collections
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, raised_at, typed_line

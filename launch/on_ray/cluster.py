@@ -31,8 +31,9 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import blocked
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_cores, worker_path
+from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_cores
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
+from launch.processes import worker_path
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
 from shared.stderr import filtered_stderr

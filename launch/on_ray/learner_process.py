@@ -24,11 +24,11 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.environments import EnvironmentSpec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.executor import Executor
-from launch.machine import without_collections
 from launch.on_ray.cluster import ClusterSlots, cluster_nodes, on_node
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, aggregation, place, placement_lines
+from launch.processes import without_collections
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.lock import LOCK_FILE

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
+from launch.files import to_json
 from launch.interrupts import StopRequest
-from launch.output import to_json
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from launch.files import finite, write_json
 from launch.loop.evaluation import return_figures
 from launch.machine import usable_cores
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, finite, hardware_line, number, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
+from launch.provenance import hardware_line, provenance
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.run.metrics import missing_info

@@ -13,7 +13,9 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of
 from actors.environments.spaces import json_bounds
-from launch.output import make_folder, print_line, provenance, replace_folder, write_json
+from launch.files import make_folder, replace_folder, write_json
+from launch.output import print_line
+from launch.provenance import provenance
 from launch.results.evaluate import describe_protocol, load_policy, run_to_play
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath

@@ -15,15 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from launch.output import (
-    check_can_be_written,
-    hardware_line,
-    print_line,
-    provenance,
-    provenance_text,
-    replacement,
-    write_json,
-)
+from launch.files import check_can_be_written, replacement, write_json
+from launch.output import print_line
+from launch.provenance import hardware_line, provenance, provenance_text
 from launch.results.curves import (
     EVALUATION_RETURN,
     TRAINING_RETURN,

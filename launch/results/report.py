@@ -15,17 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from launch.output import (
-    check_can_be_written,
-    duration,
-    hardware_line,
-    mean_return,
-    number,
-    print_line,
-    provenance,
-    whole_file,
-    write_json,
-)
+from launch.files import check_can_be_written, whole_file, write_json
+from launch.output import duration, mean_return, number, print_line
+from launch.provenance import hardware_line, provenance
 from launch.results.curves import (
     TRAINING_RETURN,
     XAxis,

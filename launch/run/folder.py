@@ -22,7 +22,9 @@ import msgspec
 import numpy as np
 
 from launch import zoo
-from launch.output import make_folder, provenance, quoted, revision, versions, write_json
+from launch.files import make_folder, write_json
+from launch.output import quoted
+from launch.provenance import provenance, revision, versions
 from launch.run.lock import LOCK_FILE, lock_folder
 from launch.run.modules import check_imports, module_digests, trust_environment
 from shared.config import RunConfig

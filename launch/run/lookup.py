@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 from launch import zoo
-from launch.output import make_folder, nearest, typed_path
+from launch.files import make_folder, typed_path
+from launch.output import nearest
 from launch.run.folder import is_of_another_program
 from launch.run.storage import fetch
 from shared.config import RunConfig

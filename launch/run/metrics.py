@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from launch.files import drop_half_line, to_json
 from launch.interrupts import take_all
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
-from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig

@@ -17,11 +17,11 @@ from typing import Any
 
 from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
 from actors.policy import Policy
+from launch.files import write_json
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.output import write_json
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launch.output import finite
+from launch.files import finite
 from launch.run.folder import RunFolder, last_row, read_object
 from launch.run.lock import Holder, holder_of
 from launch.run.metrics import lag_summary

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.output import write_json
+from launch.files import write_json
 from launch.run.events import Progress
 from launch.run.folder import read_object
 from launch.run.metrics import INFO, OWN

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from launch.output import replacement
+from launch.files import replacement
 from launch.run.folder import DAMAGE, MOST_OF_AN_ERROR, RunFolder, agent_steps_learned
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from launch.output import typed_path
+from launch.files import typed_path
 from launch.presets import check_preset
 from shared.config import OptionValue, RunConfig
 from shared.config.checks import declared

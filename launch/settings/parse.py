@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from launch.output import check_can_be_written
+from launch.files import check_can_be_written
 from launch.settings.files import KINDS, SHORT_NAMES, option_name, read_value, similar
 from shared.config.task import read_option
 from shared.errors import ConfigurationError, setting_error

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from launch.doctor import gpu_shortages, probe_gpus
-from launch.machine import module_environment, pretended_gpus
+from launch.machine import pretended_gpus
 from launch.presets import PRESETS
+from launch.processes import module_environment
 from launch.tensorflow_setup import prepare_for
 from shared.config import ActorConfig
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from watched_processes import output_of
 
-from launch import machine, output, tensorflow_setup
+from launch import machine, provenance, tensorflow_setup
 from launch.machine import machine_id
 from launch.on_ray import transport
 from launch.on_ray.transport import ChannelAddress, LocalTransport, VectorAddress, attach, open_channel
@@ -349,11 +349,11 @@ def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monk
 def test_an_arm_machine_whose_kernel_has_no_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
     monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
-    for module in (output, tensorflow_setup):
+    for module in (provenance, tensorflow_setup):
         monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert machine.usable_cores() == len(os.sched_getaffinity(0))
-    assert output.hardware()["cpu"] == "aarch64"
+    assert provenance.hardware()["cpu"] == "aarch64"
     assert tensorflow_setup.kernels() == "TensorFlow's default kernels"
 
 

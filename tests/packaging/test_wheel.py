@@ -19,7 +19,7 @@ from environments import ROOT, see_packages, tracked
 from waiting import UNTIL_FRAMES
 from watched_processes import output_of
 
-from launch.output import source_digest
+from launch.provenance import source_digest
 
 pytestmark = pytest.mark.wheel
 

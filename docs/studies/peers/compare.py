@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launch.output import provenance
 from launch.presets import PRESETS
+from launch.provenance import provenance
 
 _ACTOR = PRESETS["pong"].config.actor
 # As A2C has it.

@@ -21,7 +21,7 @@ from written_runs import written_run
 
 from launch.cli import main
 from launch.commands.runs import StopArguments, runs_table, stop
-from launch.output import write_json
+from launch.files import write_json
 from launch.run.lock import holder_of, lock_folder
 from launch.run.summary import run_status
 from shared.config import RunConfig

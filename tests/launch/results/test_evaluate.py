@@ -19,7 +19,7 @@ from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.cli import main
-from launch.output import provenance
+from launch.provenance import provenance
 from launch.results.evaluate import (
     bootstrap_interval,
     by_protocol,

@@ -12,7 +12,7 @@ import pytest
 from written_runs import write_rows, written_run
 
 from launch.cli import main
-from launch.output import write_json
+from launch.files import write_json
 from launch.results.report import RunReport, held_back, time_spent
 from shared.config import RunConfig
 

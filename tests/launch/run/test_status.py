@@ -21,7 +21,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
-from launch.output import write_json
+from launch.files import write_json
 from launch.run.folder import RunFolder, agent_steps_learned, manifest
 from launch.run.lock import lock_folder
 from launch.run.lookup import discard_if_empty, new_run_dir, run_folders, run_path

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spaces import Given, registered
 
 from launch.cli import main
-from launch.output import write_json
+from launch.files import write_json
 from launch.presets import PRESETS, preset_for
 from launch.python.run import resolved_run
 from launch.settings.files import read_config_file, with_settings

@@ -1,0 +1,132 @@
+"""Files that are replaced as a whole, JSON, and checks of paths before hours of work for them."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from shared.errors import setting_error
+
+
+def typed_path(text: str) -> Path:
+    """A path as it was typed. A leading ~ is the home folder: a shell does not replace that of --run-dir=~/runs."""
+    path = Path(os.path.expanduser(text))
+    try:
+        path.exists()
+    except OSError as error:
+        # Too long a name, or a folder that may not be read.
+        raise ValueError(f"cannot be reached: {error.strerror}") from error
+    return path
+
+
+def unfinished(path: Path) -> Path:
+    """The name of a file until `finish`. Each process has its own: several may write the same file at once."""
+    folder = Path(tempfile.gettempdir()) if _is_stream(path) else Path(os.path.realpath(path)).parent
+    return folder / f"{path.stem}.part-{os.getpid()}{path.suffix}"
+
+
+def finish(part: Path, path: Path) -> None:
+    """Let a complete file replace `path`, or the target of a link. A pipe or a device receives its content."""
+    if _is_stream(path):
+        path.write_bytes(part.read_bytes())
+    else:
+        part.replace(os.path.realpath(path))
+
+
+def _is_stream(path: Path) -> bool:
+    """True for pipes and devices, and for links to them, like /dev/stdout."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """The name of a file that replaces `path` as a whole when the block ends without an error.
+
+    An OSError without a file, as of a full disk, or of the unfinished file, gets the name of this one.
+    """
+    part = unfinished(path)
+    try:
+        yield part
+        finish(part, path)
+    except OSError as error:
+        if error.filename in (None, str(part)):
+            error.filename = str(path)
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A text file that replaces `path` as a whole when the block ends without an error."""
+    with replacement(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        yield file
+
+
+def write_json(path: Path | None, values: Any) -> None:
+    """Replace a JSON file as a whole; see `to_json`. None: the user gave no `--json`."""
+    if path is not None:
+        with whole_file(path) as file:
+            file.write(to_json(values, indent=2) + "\n")
+
+
+def to_json(values: Any, indent: int | None = None) -> str:
+    """Plain values as JSON, which has no NaN and no infinities: they are null."""
+    return json.dumps(finite(values), indent=indent, allow_nan=False)
+
+
+def finite(values: Any) -> Any:
+    """Plain values with None in place of each NaN and infinity, in new dicts and lists."""
+    if isinstance(values, Mapping):
+        return {name: finite(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def drop_half_line(file: Path) -> None:
+    """Truncate a file of JSON lines after its last whole line. A killed process may have left part of one."""
+    if file.is_file():
+        os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Make a folder and its parents, or raise a ConfigurationError about the option `setting` that named it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error
+
+
+def replace_folder(made: Path, path: Path) -> None:
+    """Rename the folder `made`, on the same file system, to `path`, whose old folder is left beside `made`."""
+    old = made.with_name(f"{made.name}.old")
+    if path.exists():
+        path.rename(old)
+    try:
+        made.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+
+
+def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str] = ()) -> None:
+    """Refuse a file that cannot be written, or has none of these suffixes, like `.png`, before hours of work for it.
+
+    `setting` is the option that named it; None: it did not.
+    """
+    if path is None:
+        return
+    try:
+        if path.is_dir() or not path.absolute().parent.is_dir() or (suffixes and path.suffix not in suffixes):
+            kind = f"must end in {' or '.join(suffixes)}," if suffixes else "must be a file"
+            raise setting_error(setting, path, f"{kind} in a folder that exists")
+        # A file without a name, which no other process can be writing.
+        tempfile.TemporaryFile(dir=unfinished(path).parent).close()
+    except OSError as error:
+        raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error

@@ -1,0 +1,109 @@
+"""The origin of numbers: command, revision, versions and hardware, part of every file that a command writes."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from launch.files import to_json
+from launch.machine import machine_bytes, usable_cores
+
+_ROOT = Path(__file__).parents[1]
+_CPU_INFO = Path("/proc/cpuinfo")
+_PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
+_SOURCES = ("actors", "learner", "shared", "launch")
+
+
+def provenance() -> dict[str, Any]:
+    """Command, time, revision of the project, versions and hardware: part of every file that a command writes."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]]),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": revision(),
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def provenance_text(runs: Sequence[str] = (), **more: Any) -> str:
+    """The provenance and `more` as one line of JSON, for the metadata of pictures and videos.
+
+    Pictures and videos are passed on, and absolute paths have names of users and of machines. So `runs`, and paths in
+    the command, are relative to the working directory, or a name alone where they lie elsewhere.
+    """
+    made = provenance()
+    made["command"] = shlex.join(map(_without_folders, shlex.split(made["command"])))
+    named = {"runs": [_without_folders(run) for run in runs]} if runs else {}
+    return to_json({**named, **more, **made})
+
+
+def _without_folders(word: str) -> str:
+    """A word of a command, PATH or --option=PATH, without the folders of an absolute path."""
+    option, equals, text = word.rpartition("=")
+    path = Path(text)
+    if not path.is_absolute():
+        return word
+    here = Path.cwd()
+    return option + equals + str(path.relative_to(here) if path.is_relative_to(here) else path.name)
+
+
+@cache
+def revision() -> str:
+    """The project's commit, with -dirty where files differ from it; outside of a git checkout the `source_digest`."""
+    if (_ROOT / ".git").exists():
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        # A hook of another repository sets GIT_DIR.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        # Without git, or in a checkout of another user, there is no commit to be had.
+        with suppress(OSError, subprocess.SubprocessError):
+            described = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=environment)
+            return described.stdout.strip()
+    return source_digest()
+
+
+@cache
+def source_digest() -> str:
+    """12 hexadecimal digits of a digest of the source files, the same in a checkout and where it is installed."""
+    digest = hashlib.sha256()
+    files = (file for package in _SOURCES for file in (_ROOT / package).rglob("*"))
+    for file in sorted(file for file in files if file.suffix in (".py", ".toml")):
+        digest.update(str(file.relative_to(_ROOT)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that affect the numbers; None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(_PACKAGES)}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and system of this machine."""
+    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+    models = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    return {
+        # On ARM there is no such line.
+        "cpu": next(models, platform.machine()),
+        "cores": usable_cores(),
+        "memory_gib": round(machine_bytes() / 2**30, 1),
+        "system": sys.platform,
+    }
+
+
+def hardware_line(made: dict[str, Any]) -> str:
+    """The hardware of a provenance in one line."""
+    machine = made["hardware"]
+    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
+    return f"{cores} of {machine['cpu']}, {machine['memory_gib']:g} GiB"

@@ -1,0 +1,125 @@
+"""Files are there whole or not at all, and errors name them."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launch.files import check_can_be_written, drop_half_line, make_folder, replace_folder, whole_file, write_json
+from launch.run.lock import LOCK_FILE, lock_folder
+from shared.errors import ConfigurationError
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=f"^--run-dir {tmp_path}/file/run: cannot be made: Not a directory$"):
+        make_folder(tmp_path / "file" / "run", "run_dir")
+    # Root could write to a file without permissions, but not to a folder.
+    (tmp_path / LOCK_FILE).mkdir()
+    with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
+        lock_folder(tmp_path)
+
+
+def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    drop_half_line(file)
+    assert not file.exists()
+    for content, left in ((b"", b""), (b'{"a": {}', b""), (b"{}\n", b"{}\n"), (b'{}\n{"a": {}', b"{}\n")):
+        file.write_bytes(content)
+        drop_half_line(file)
+        assert file.read_bytes() == left
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, made = tmp_path / "agent", tmp_path / "new" / "agent"
+    for folder, text in ((old, "old"), (made, "new")):
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(text)
+    rename = Path.rename
+
+    def rename_unless_full(file: Path, to: Path) -> Path:
+        if file == made:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(file, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename_unless_full)
+        with pytest.raises(OSError, match="No space left"):
+            replace_folder(made, old)
+    assert (old / "weights").read_text() == "old"
+    replace_folder(made, old)
+    assert (old / "weights").read_text() == "new"
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n")
+
+    def run_out_of_space() -> None:
+        with whole_file(path) as file:
+            file.write("half of it")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as error:
+        run_out_of_space()
+    # The system names no file when it is full.
+    assert error.value.filename == str(path)
+    assert path.read_text() == "a,b\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_at_the_end_of_a_link_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "store" / "result.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for values in ({}, {"a": 1}):
+        check_can_be_written(link, "json")
+        write_json(link, values)
+        assert link.is_symlink()
+        assert json.loads(target.read_text()) == values
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_pipe_receives_the_file(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    # As /dev/stdout, whose end has no name.
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    link.symlink_to(f"/proc/self/fd/{reader}")
+    for path in (pipe, link):
+        check_can_be_written(path, "json")
+        write_json(path, {})
+        assert os.read(reader, 9) == b"{}\n"
+    os.close(reader)
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
+@pytest.mark.parametrize("problem", ["no folder", "a folder of its name"])
+def test_an_error_names_the_file_and_not_its_unfinished_name(problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json" if problem == "a folder of its name" else tmp_path / "gone" / "summary.json"
+    if problem == "a folder of its name":
+        path.mkdir()
+    with pytest.raises(OSError, match="directory") as error:
+        write_json(path, {})
+    assert error.value.filename == str(path)
+
+
+def test_two_processes_may_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.csv"
+    with whole_file(path) as file:
+        file.write("first\n")
+        with monkeypatch.context() as another:
+            another.setattr(os, "getpid", lambda: 1)
+            with whole_file(path) as other:
+                other.write("second\n")
+        assert path.read_text() == "second\n"
+    assert path.read_text() == "first\n"
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", {"mean": float("nan"), "row": (1.5, float("inf"), None), "by": {3: "a"}})
+    values = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert values == {"mean": None, "row": [1.5, None, None], "by": {"3": "a"}}

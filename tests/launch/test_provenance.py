@@ -1,0 +1,33 @@
+"""The revision that each file names."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launch.provenance import revision, source_digest
+
+
+def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_digest() != hashlib.sha256().hexdigest()[:12]
+    monkeypatch.setattr("launch.provenance._ROOT", tmp_path)
+    assert revision.__wrapped__() == source_digest()
+    # Presets are sources.
+    (tmp_path / "launch").mkdir()
+    without = source_digest.__wrapped__()
+    (tmp_path / "launch" / "presets.toml").touch()
+    assert source_digest.__wrapped__() != without
+    # A checkout that git cannot read, which it says on stderr.
+    (tmp_path / ".git").mkdir()
+    assert revision.__wrapped__() == source_digest()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").touch()
+    for command in (["init"], ["add", "file"], ["commit", "-m", "first"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    # As in a hook of another repository.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
+    assert revision.__wrapped__() == commit[:12]
+    (tmp_path / "file").write_text("changed")
+    assert revision.__wrapped__() == f"{commit[:12]}-dirty"
