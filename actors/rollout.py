@@ -18,7 +18,7 @@ class RolloutBuilder:
     It tracks the autoreset: the vector step after an episode's end only resets, is masked, and is no agent step.
 
     Its numbers are always finite: a non-finite reward becomes 0, as non-finite observations have before. `non_finite`
-    names the first one that the rollout needs; the last observation of a terminated episode is not needed.
+    of a finished rollout names one that it needs; the last observation of a terminated episode is not needed.
 
     Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither. While
     the factor is None, the builder divides by the deviation of the discounted returns that it has seen itself: with
@@ -56,20 +56,18 @@ class RolloutBuilder:
         self._finished: list[EpisodeStats] = []
         self._reward_sum = 0.0
         self.non_finite = ""
-        # The same for the next rollout, which begins with the last observations of this one.
-        self._next_non_finite = ""
+        # The observations with replaced numbers, and the newest such number.
         self._replaced = np.zeros((shape[0] + 1, environments), bool)
+        self._replaced_number = ""
 
     def begin(self, observations: npt.NDArray[np.generic] | None = None, non_finite: NonFinite | None = None) -> None:
         """Begin a rollout at `observations` [B, …], by default the last ones of the previous rollout."""
         self._slots[0][...] = self._slots[-1] if observations is None else observations
         self._t = 0
+        self.non_finite = ""
         self._replaced[0] = self._replaced[-1]
         self._replaced[1:] = False
-        self.non_finite, self._next_non_finite = self._next_non_finite, ""
-        if non_finite is not None:
-            self._replaced[0] = non_finite.environments
-            self.non_finite = _observation(non_finite)
+        self._note_observations(0, non_finite)
 
     @property
     def observations(self) -> npt.NDArray[np.generic]:
@@ -117,8 +115,7 @@ class RolloutBuilder:
             self._episode_returns[ended] = 0.0
             self._episode_lengths[ended] = 0
         self.resets = ended
-        if result.non_finite is not None:
-            self._note_observations(t, result.non_finite)
+        self._note_observations(t + 1, result.non_finite)
 
     def _without_non_finite(
         self, rewards: Float32Array, unscaled: Float32Array, live: npt.NDArray[np.bool_]
@@ -132,16 +129,15 @@ class RolloutBuilder:
             self._episode_returns[counted] += unscaled[counted]
         return np.where(faults, np.float32(0), rewards), np.where(faults, np.float32(0), unscaled)
 
-    def _note_observations(self, t: int, non_finite: NonFinite) -> None:
-        replaced, goes_on = non_finite.environments, ~self.resets
-        self._replaced[t + 1] = replaced
-        last = t + 1 == len(self._actions)
-        # Values follow from it, by an action or as a bootstrap; the first one of an episode is no bootstrap.
-        follows = (self._discounts[t] != 0.0) & (self._mask[t] > 0.5)
-        if (replaced & (follows if last else follows | goes_on)).any():
-            self.non_finite = self.non_finite or _observation(non_finite)
-        if last and (replaced & goes_on).any():
-            self._next_non_finite = _observation(non_finite)
+    def _note_observations(self, t: int, non_finite: NonFinite | None) -> None:
+        if non_finite is not None:
+            self._replaced[t], self._replaced_number = non_finite.environments, non_finite.number
+
+    def _needs_replaced(self) -> bool:
+        """True if an action or a bootstrap follows from an observation with a replaced number."""
+        live = self._mask > 0.5
+        bootstraps = live & (self._discounts != 0.0)
+        return bool((self._replaced[:-1] & live).any() or (self._replaced[1:] & bootstraps).any())
 
     def finish(
         self,
@@ -156,6 +152,8 @@ class RolloutBuilder:
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
         if next_actions is None:
             next_actions = self._no_actions
+        if not self.non_finite and self._needs_replaced():
+            self.non_finite = f"observation {self._replaced_number}"
         return Rollout(
             self._observations, self._actions, self._training_rewards(), self._discounts, self._mask, next_actions,
             first_state, last_state,
@@ -195,7 +193,3 @@ class RolloutBuilder:
         if not self._normalises_rewards:
             return None
         return Moments.of(self._discounted_returns[self._mask > 0.5][:, None])
-
-
-def _observation(non_finite: NonFinite) -> str:
-    return f"observation {non_finite.number}"
