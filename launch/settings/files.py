@@ -6,8 +6,8 @@ All functions raise a ConfigurationError about unknown names and invalid values.
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from difflib import get_close_matches
@@ -16,9 +16,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
+import msgspec
+
 from launch.files import typed_path
 from launch.presets import check_preset
-from shared.config import OptionValue, RunConfig
+from shared.config import RunConfig
 from shared.config.checks import declared
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
@@ -52,6 +54,14 @@ _NAMES_ELSEWHERE = {
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
+_MUST_BE = {
+    int: "a whole number, like 20000, 20k, 2M or 2e4",
+    float: "a number, like 0.001, 1e-3 or 2M",
+    bool: "True or False",
+    str: "text",
+    tuple: "a sequence",
+    dict: "names, each with a number, True, False or text",
+}
 
 
 class ConfigFile(NamedTuple):
@@ -93,11 +103,11 @@ def read_config_file(path: Path) -> ConfigFile:
     with errors_of(path):
         if not whole and preset is not None:
             check_preset(str(preset))
-        found = named(settings)
+        flat = named(settings)
     if whole:
         # That of one run, which no other inherits.
-        found.pop("storage", None)
-    return ConfigFile(path, found, preset, whole)
+        flat.pop("storage", None)
+    return ConfigFile(path, flat, preset, whole)
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
@@ -144,7 +154,7 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
-            example = next(known for known in KINDS if known.startswith(f"{name}."))
+            example = next(setting for setting in KINDS if setting.startswith(f"{name}."))
             raise setting_error(name, value, f"is a group of settings, like {example}")
 
 
@@ -159,83 +169,53 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
     kinds, origin = get_args(kind), get_origin(kind)
     if origin is Annotated:
         return kinds[1](value) if callable(kinds[1]) else read_value(name, kinds[0], value)
-    if origin in (Union, UnionType):
-        if NoneType in kinds and value in (None, NONE):
-            return None
-        *others, last = [other for other in kinds if other is not NoneType]
-        for other in others:
-            with suppress(ConfigurationError):
-                return read_value(name, other, value)
-        return read_value(name, last, value)
-    if origin is Literal:
-        if value in kinds:
-            return kinds[kinds.index(value)]
-        raise setting_error(name, value, f"must be {alternatives(kinds)}")
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise setting_error(name, value, "must be a sequence")
+    if origin is tuple and isinstance(value, list | tuple):
         return tuple(read_value(name, kinds[0], element) for element in value)
-    if origin is dict:
-        if not (isinstance(value, Mapping) and all(isinstance(each, str | int | float) for each in value.values())):
-            raise setting_error(name, value, "must be names, each with a number, True, False or text")
-        return {str(option): _plain(each) for option, each in value.items()}
+    plain = _plain(value)
+    if isinstance(plain, str):
+        if plain == NONE and NoneType in kinds:
+            return None
+        if not {int, float}.isdisjoint({kind, *kinds}):
+            plain = _count(plain)
     try:
-        # One of NumPy.
-        return _READERS[kind](value.item() if hasattr(value, "item") else value)
-    except ValueError as error:
-        raise setting_error(name, value, str(error)) from error
+        # Text stays text in the options of an environment.
+        return msgspec.convert(plain, kind, strict=origin is dict, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        # Of several types the last one, which is not None.
+        last = kind if origin not in (Union, UnionType) else [other for other in kinds if other is not NoneType][-1]
+        origin = get_origin(last)
+        must_be = alternatives(get_args(last)) if origin is Literal else _MUST_BE.get(origin or last)
+        raise setting_error(name, value, f"must be {must_be}" if must_be else str(error)) from error
 
 
-def _plain(value: OptionValue) -> OptionValue:
+def _plain(value: Any) -> Any:
     """`value` without a class of the caller or of NumPy, which files and other processes may not know."""
+    if isinstance(value, Mapping):
+        return {_plain(option): _plain(each) for option, each in value.items()}
     if isinstance(value, str):
         # An enumeration has another text for `str`.
         return str.__str__(value)
-    return value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _count(value: Any) -> int:
-    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
-    if match is not None:
+def _count(text: str) -> int | str:
+    """2500 for 2.5k; the text itself if it is no count."""
+    if match := _COUNT.fullmatch(text):
         digits, suffix, exponent = match.groups()
         power = _POWERS[suffix.lower()] if suffix else int(exponent or 0)
         number = Decimal(digits.replace(",", "").replace("_", "")).scaleb(power)
-        # 1.5 is no count, and 1.0 is more likely a mistake than a 1.
-        if number == number.to_integral_value() and ("." not in digits or power):
+        if number == number.to_integral_value():
             return int(number)
-    # Infinities and NaN have the remainder NaN.
-    if isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
-        return int(value)
-    raise ValueError("must be a whole number, like 20000, 20k, 2M or 2e4")
+    return text
 
 
-def _number(value: Any) -> float:
-    for read in () if isinstance(value, bool) else (float, _count):
-        with suppress(ValueError, TypeError):
-            return float(read(value))
-    raise ValueError("must be a number, like 0.001, 1e-3 or 2M")
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool) and str(value).lower() not in ("true", "false"):
-        raise ValueError("must be True or False")
-    return str(value).lower() == "true"
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise ValueError("must be text")
-    return str(_plain(value))
-
-
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    int: _count,
-    float: _number,
-    bool: _truth,
-    str: _text,
+def _path(_: type, value: Any) -> Path:
     # A shell leaves the ~ of --run-dir=~/runs to the command.
-    Path: typed_path,
-}
+    if not isinstance(value, str | Path):
+        raise TypeError("must be a path")
+    return typed_path(str(value))
 
 
 # ---- Names
@@ -246,17 +226,17 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def similar(name: str, known: Collection[str]) -> list[str]:
+def similar(name: str, names: Collection[str]) -> list[str]:
     """The known names that an unknown one may stand for, at most three."""
     group, _, last = name.rpartition(".")
     meant = (SHORT_NAMES | _NAMES_ELSEWHERE).get(last, "")
-    if meant in known:
+    if meant in names:
         return [meant]
-    parts = {other: other.rpartition(".") for other in known}
+    parts = {other: other.rpartition(".") for other in names}
     in_group = {other: part for other, (of, _, part) in parts.items() if group in ("", of)}
     # Only last parts: full names of one group are all similar, and a name without its group is similar to none.
     near = get_close_matches(last, in_group.values(), n=1)
-    whole = [] if group and in_group else get_close_matches(name, known, n=1)
+    whole = [] if group and in_group else get_close_matches(name, names, n=1)
     return (
         get_close_matches(name, whole, cutoff=0.85)
         or [other for other, (_, _, part) in parts.items() if part == last][:3]
