@@ -16,7 +16,15 @@ from shared.config import RunConfig
 from shared.graph import aligned_copy
 from shared.moments import Moments
 from shared.seeds import actor_seeds, seed_global_generators
-from shared.types import EvaluationPart, EvaluationShare, GradientReport, Heartbeat, StageSeconds, WeightSnapshot
+from shared.types import (
+    EvaluationPart,
+    EvaluationShare,
+    GradientReport,
+    Heartbeat,
+    NextCall,
+    StageSeconds,
+    WeightSnapshot,
+)
 
 
 class Actor:
@@ -89,11 +97,11 @@ class Actor:
         """
         self._end_stage("wait")
         self._synchronise(snapshot, target)
-        if self._ahead:
+        if self.next_call is NextCall.AHEAD:
             self._play_ahead()
-            return Heartbeat(self.actor_id, expects_report=False)
+            return Heartbeat(self.actor_id, new_steps_follow=False)
         refused = None
-        if self._gradients.rollout_is_done:
+        if self.next_call is NextCall.ROLLOUT:
             refused = self._play_rollout(snapshot.reward_factor)
             if refused is None and self._fresh:
                 self._end_stage("gradient")
@@ -213,14 +221,10 @@ class Actor:
         return self._evaluator
 
     @property
-    def rollout_is_done(self) -> bool:
-        """True if the last rollout has no gradients left: the next call plays one."""
-        return self._gradients.rollout_is_done
-
-    @property
-    def plays_ahead(self) -> bool:
-        """True if the next call plays a rollout that is in no gradient."""
-        return self._ahead > 0
+    def next_call(self) -> NextCall:
+        if self._ahead:
+            return NextCall.AHEAD
+        return NextCall.ROLLOUT if self._gradients.rollout_is_done else NextCall.GRADIENT
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
         observations, _ = self._spec.split(observations)

@@ -26,6 +26,7 @@ frame. Only the bootstrap of a truncation reads it.
 """
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -112,8 +113,8 @@ class EpisodeStats(NamedTuple):
 
 def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
     """The mean of each number over the episodes that have it, without numbers that no episode has."""
-    known = {name: values[~np.isnan(values)] for name, values in info.items()}
-    return {name: float(values.mean()) for name, values in known.items() if len(values)}
+    numbers = {name: values[~np.isnan(values)] for name, values in info.items()}
+    return {name: float(values.mean()) for name, values in numbers.items() if len(values)}
 
 
 class StageSeconds(NamedTuple):
@@ -129,15 +130,15 @@ class StageSeconds(NamedTuple):
 class GradientReport(NamedTuple):
     """The message of an actor to the learner: one gradient, and the account of its agent steps.
 
-    `version`: of the weights of the gradient, which also acted if this is the rollout's first gradient, unless
-    gradients are fresh. `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the
-    number of agent steps of the gradient, `agent_steps` the number of agent steps that are in a gradient for the first
-    time. `new_steps_follow`: the next gradient of the rollout has such agent steps, too. `statistics` are means over
-    the samples, named by the method. `return_moments`: of the discounted returns, if rewards are normalised.
-    `observation_moments`: of the observations, if they are scaled by running moments. `advantage_moments`: of the
-    advantages of this rollout, if they are standardised by running moments. `rewards` is the sum of the unclipped
-    rewards of all environments since the last report. `non_finite` names a non-finite number in the rollout or its
-    gradient: the report then stands for the rest of its rollout, and its gradient is not applied.
+    `version`: of the weights at which the gradient was computed. `(actor_id, sequence)` is unique in a run: a
+    replacement has a new `actor_id`. `samples` is the number of agent steps of the gradient, `agent_steps` the number
+    of those that are in a gradient for the first time. `new_steps_follow`: the next gradient of the rollout has such
+    agent steps, too. `statistics` are means over the samples, named by the method. `return_moments`: of the discounted
+    returns, if rewards are normalised. `observation_moments`: of the observations, if they are scaled by running
+    moments. `advantage_moments`: of the advantages of this rollout, if they are standardised by running moments.
+    `rewards` is the sum of the unclipped rewards of all environments since the last report. `non_finite` names a non-
+    finite number in the rollout or its gradient: the report then stands for the rest of its rollout, and its gradient
+    is not applied.
     """
 
     actor_id: int
@@ -159,15 +160,24 @@ class GradientReport(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A call ended without a report, and the next one goes on: an actor has played a rollout of which it takes the
-    gradients at newer weights, or one before its first; or a node's aggregator is alive and its sum is not complete.
+    """A call that ended without a gradient. An actor played a rollout, whose gradients follow at newer weights, or one
+    ahead of its first; or a node's aggregator is alive, and its sum is not complete.
 
-    `expects_report`: work is under way that ends in a report. Otherwise a run that stops need not wait for this actor,
-    whose rollout is in no gradient and no count; or the node has no actor, and a sum may take any time.
+    `new_steps_follow`: the next report has agent steps that are in no gradient yet. False of a rollout played ahead,
+    and of a node without an actor: a run that stops does not wait for their next calls.
     """
 
     actor_id: int
-    expects_report: bool = True
+    new_steps_follow: bool = True
+
+
+class NextCall(Enum):
+    """What the next call of an actor does: it plays a rollout that is in no gradient, plays one of training, or
+    differentiates the last one again."""
+
+    AHEAD = "ahead"
+    ROLLOUT = "rollout"
+    GRADIENT = "gradient"
 
 
 class AggregatedReport(NamedTuple):

@@ -34,7 +34,7 @@ from launch.run.events import Row
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, TrainingFailedError, setting_error
-from shared.types import EpisodeStats, Float32Array, GradientReport, StageSeconds
+from shared.types import EpisodeStats, Float32Array, GradientReport, NextCall, StageSeconds
 
 if TYPE_CHECKING:
     from actors.actor import Actor
@@ -168,7 +168,7 @@ def _record(
     weights = learner.snapshot()
     actor = Actor(config, spec, number)
     target = learner.target_snapshot()
-    while actor.plays_ahead:
+    while actor.next_call is NextCall.AHEAD:
         actor.run(weights, target)
     for _ in range(_WARM_UP_CYCLES):
         cycle, gradient = _cycle(config, actor, weights, target)
@@ -192,7 +192,7 @@ def _cycle(
     own_cpu = time.perf_counter if config.environment.vectorization == "async" else time.process_time
     calls: list[RecordedCall] = []
     gradient, since = np.empty(0, np.float32), (own_cpu(), time.perf_counter())
-    while not calls or not actor.rollout_is_done:
+    while not calls or actor.next_call is NextCall.GRADIENT:
         began = own_cpu()
         result = actor.run(weights, target)
         ended = own_cpu()

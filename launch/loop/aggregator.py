@@ -93,7 +93,7 @@ class GradientAggregator:
             if self._clock() - began >= self._patience:
                 # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
                 sum_is_under_way = self._reports or set(self._executor.actor_ids) - self._ahead
-                return Heartbeat(0, expects_report=bool(sum_is_under_way))
+                return Heartbeat(0, new_steps_follow=bool(sum_is_under_way))
             if self._idle:
                 self._pool.dispatch(self._idle.pop(0))
                 continue
@@ -110,11 +110,8 @@ class GradientAggregator:
         match completion:
             case GradientReport():
                 self._add(completion)
-            case Heartbeat(actor_id, expects_report):
-                if expects_report:
-                    self._ahead.discard(actor_id)
-                else:
-                    self._ahead.add(actor_id)
+            case Heartbeat(actor_id, new_steps_follow):
+                (self._ahead.discard if new_steps_follow else self._ahead.add)(actor_id)
                 self._pool.on_heartbeat(completion)
             case EvaluationPart():
                 if self._shares is not None and completion.number == self._evaluation_number:

@@ -11,7 +11,7 @@ from actors.actor import Actor
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Executor
 from shared.config import RunConfig
-from shared.types import EvaluationShare, WeightSnapshot
+from shared.types import EvaluationShare, NextCall, WeightSnapshot
 
 # Durations of an actor's calls with `actor.fresh_gradients`, in units of one gradient over a whole rollout. On one core
 # environment and acting take 300 to 360 µs an agent step of Pong with the A3C network, a gradient 65 to 80.
@@ -83,10 +83,11 @@ class InlineExecutor(Executor):
         actor = self._config.actor
         if not actor.fresh_gradients:
             return 0.0
-        if evaluates or self._actors[actor_id].plays_ahead:
+        next_call = self._actors[actor_id].next_call
+        if evaluates or next_call is NextCall.AHEAD:
             return self._now
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
-        if not self._actors[actor_id].rollout_is_done:
+        if next_call is NextCall.GRADIENT:
             return self._now + length * _GRADIENT_TIME / actor.minibatches
         spread = (list(self._actors).index(actor_id) + 1) / len(self._actors) if self._now == 0.0 else 0.0
         return self._now + length * _PLAY_TIME + spread * (_PLAY_TIME + _GRADIENT_TIME * actor.epochs)

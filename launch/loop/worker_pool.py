@@ -75,8 +75,8 @@ class WorkerPool:
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._draining: set[int] = set()
-        # Actors whose last call left work that ends in a report, such as agent steps that are in no gradient yet.
-        self._expected: set[int] = set()
+        # Actors whose next report has agent steps that are in no gradient yet.
+        self._unfinished: set[int] = set()
         self._checked = clock()
         self.stopping = False
         self.share_of: Callable[[int], EvaluationShare | None] = lambda _: None
@@ -96,12 +96,12 @@ class WorkerPool:
     def dispatch(self, actor_id: int) -> None:
         """Dispatch a call to an actor without one.
 
-        Work that is expected to end in a report is completed first: its agent steps are already played. Then comes a
+        A rollout that is in no gradient yet is completed first: its agent steps are already played. Then comes a
         share of an evaluation, also while the run stops, but not while the actor's node drains.
         """
-        draining, expected = actor_id in self._draining, actor_id in self._expected
-        share = None if draining or expected else self.share_of(actor_id)
-        if (self.stopping or draining) and share is None and not expected:
+        draining, unfinished = actor_id in self._draining, actor_id in self._unfinished
+        share = None if draining or unfinished else self.share_of(actor_id)
+        if (self.stopping or draining) and share is None and not unfinished:
             return
         self._executor.dispatch(actor_id, share)
         self._watchdog.dispatched(actor_id, self._clock(), evaluates=share is not None)
@@ -114,7 +114,7 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
-        self._expect(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
+        self._set_unfinished(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
         self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
         self._restarts.proven(report.actor_id)
 
@@ -143,11 +143,11 @@ class WorkerPool:
         while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
         self._watchdog.heard_from(heartbeat.actor_id)
-        self._expect(heartbeat.actor_id, heartbeat.expects_report)
+        self._set_unfinished(heartbeat.actor_id, heartbeat.new_steps_follow)
         self.dispatch(heartbeat.actor_id)
 
-    def _expect(self, actor_id: int, expected: bool) -> None:
-        (self._expected.add if expected else self._expected.discard)(actor_id)
+    def _set_unfinished(self, actor_id: int, unfinished: bool) -> None:
+        (self._unfinished.add if unfinished else self._unfinished.discard)(actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
@@ -185,7 +185,7 @@ class WorkerPool:
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
         self._watchdog.forget(actor_id)
         self._draining.discard(actor_id)
-        self._expected.discard(actor_id)
+        self._unfinished.discard(actor_id)
         self._executor.remove(actor_id)
 
     def _count_death(self, failed: Failed, now: float) -> float:

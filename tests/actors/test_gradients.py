@@ -19,7 +19,7 @@ from shared.methods.method import MethodLoss, Samples, TargetInputs, Targets
 from shared.moments import AdvantageMoments, with_newer
 from shared.networks import NetworkOutput
 from shared.registry import MethodEntry
-from shared.types import GradientReport, Heartbeat, WeightSnapshot
+from shared.types import GradientReport, Heartbeat, NextCall, WeightSnapshot
 
 
 class LogProbs(ActorCritic):
@@ -182,8 +182,8 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         actor = make_actor(config, actor_id, first)
         assert not steps, "an actor that replaces another one has no weights before its first call"
         calls = 1
-        while actor.plays_ahead:
-            assert run(actor, config, old) == Heartbeat(actor.actor_id, expects_report=False)
+        while actor.next_call is NextCall.AHEAD:
+            assert run(actor, config, old) == Heartbeat(actor.actor_id, new_steps_follow=False)
             # One rollout in a call: a run that stops waits for calls under way.
             assert len(steps) == 32 * calls
             calls += 1
@@ -206,7 +206,7 @@ def test_a_target_network_is_kept_while_an_actor_plays_ahead() -> None:
     old, new = snapshots(config)
     first = make_actor(config)
     once, always = (make_actor(config, 1, first), make_actor(config, 1))
-    assert once.plays_ahead
+    assert once.next_call is NextCall.AHEAD
     found, target = [], new
     for actor, later in ((once, None), (always, new)):
         result = actor.run(old, target)

@@ -97,8 +97,8 @@ def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
 
 def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
-    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, expects_report=True)
-    assert node.collect(5.0, version=8) == Heartbeat(0, expects_report=True)
+    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, new_steps_follow=True)
+    assert node.collect(5.0, version=8) == Heartbeat(0, new_steps_follow=True)
     assert node.actors.tape == ["publish 8"]
     summed = node.collect(4.0, report(2, 1, 2.0, 2.0))
     assert isinstance(summed, AggregatedReport)
@@ -107,20 +107,20 @@ def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
 
 def test_heartbeats_come_within_the_silence_that_is_allowed_before_the_first_sum() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=1000.0)
-    assert node.collect(16.0) == Heartbeat(0, expects_report=True)
+    assert node.collect(16.0) == Heartbeat(0, new_steps_follow=True)
 
 
 def test_a_node_whose_actors_only_play_ahead_needs_no_further_call() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
-    ahead = [Heartbeat(actor_id, expects_report=False) for actor_id in (1, 2)]
-    assert node.collect(ahead[0], 6.0) == Heartbeat(0, expects_report=True)
-    assert node.collect(*ahead, 6.0) == Heartbeat(0, expects_report=False)
-    assert node.collect(Heartbeat(2), 6.0) == Heartbeat(0, expects_report=True)
+    ahead = [Heartbeat(actor_id, new_steps_follow=False) for actor_id in (1, 2)]
+    assert node.collect(ahead[0], 6.0) == Heartbeat(0, new_steps_follow=True)
+    assert node.collect(*ahead, 6.0) == Heartbeat(0, new_steps_follow=False)
+    assert node.collect(Heartbeat(2), 6.0) == Heartbeat(0, new_steps_follow=True)
     # A first rollout that is not finite ends without a heartbeat: the one after it is waited for, too.
     node = Node(actors=1, k=1, start_seconds=60.0, hang_seconds=20.0)
     bad = [report(1, n, NAN, 1.0) for n in range(1, 22)]
     assert isinstance(node.collect(ahead[0], *bad), AggregatedReport)
-    assert node.collect(6.0) == Heartbeat(0, expects_report=True)
+    assert node.collect(6.0) == Heartbeat(0, new_steps_follow=True)
 
 
 def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
@@ -193,14 +193,14 @@ def test_actors_play_ahead_one_rollout_a_call(cartpole: RunConfig) -> None:
     """So that a run of many actors that is stopped meanwhile ends after one rollout of each."""
     executor, _ = fresh_executor(cartpole, 6)
     turns = []
-    while not (completion := executor.next_completion()).expects_report:
+    while not (completion := executor.next_completion()).new_steps_follow:
         turns.append(completion.actor_id)
         executor.dispatch(completion.actor_id)
     rollouts = 1024 // (cartpole.actor.environments * cartpole.actor.unroll_length)
     assert 6 < len(turns) <= 6 * rollouts
     assert turns[:6] == list(range(6))
     others = [executor.next_completion() for _ in range(5)]
-    assert all(isinstance(other, Heartbeat) and other.expects_report for other in others), "nobody plays ahead"
+    assert all(isinstance(other, Heartbeat) and other.new_steps_follow for other in others), "nobody plays ahead"
 
 
 @pytest.mark.parametrize("minibatches", [1, 5])

@@ -379,7 +379,7 @@ def test_a_run_that_stops_plays_its_evaluation_to_the_end_and_an_interrupted_one
 
 def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = begun(cartpole)
-    executor.completions += [Heartbeat(0, expects_report=True), report(0, 2, 1)]
+    executor.completions += [Heartbeat(0, new_steps_follow=True), report(0, 2, 1)]
     assert coordinator.evaluate("sampled", EVALUATION)
     assert isinstance(next(events), Heartbeat)
     assert executor.tape[-1] == "dispatch 0"
@@ -486,7 +486,7 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpo
     executor, events, *_ = begun(cartpole, hang_seconds=5.0, start_seconds=60.0)
     for _ in range(3):
         executor.clock.now += 4.0
-        executor.completions.append(Heartbeat(0, expects_report=False))
+        executor.completions.append(Heartbeat(0, new_steps_follow=False))
         assert isinstance(next(events), Heartbeat)
         assert executor.tape[-1] == "dispatch 0"
     # No heartbeat for six seconds.
@@ -509,10 +509,10 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
         coordinator.stop()
     executor.tape.clear()
     for _ in range(2):
-        executor.completions.append(Heartbeat(0, expects_report=True))
-        assert next(events) == Heartbeat(0, expects_report=True)
+        executor.completions.append(Heartbeat(0, new_steps_follow=True))
+        assert next(events) == Heartbeat(0, new_steps_follow=True)
     assert executor.tape == ["dispatch 0", "dispatch 0"]
-    last = Heartbeat(0, expects_report=False)
+    last = Heartbeat(0, new_steps_follow=False)
     executor.completions.append(last)
     if draining:
         assert [next(events), next(events)] == [last, Drained(0)]

@@ -256,7 +256,7 @@ def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) 
 
 @pytest.mark.parametrize(
     "event",
-    [ChildEvent(0, Failed(7, "gone"), 1), Heartbeat(0, expects_report=True)],
+    [ChildEvent(0, Failed(7, "gone"), 1), Heartbeat(0, new_steps_follow=True)],
     ids=["an actor failed", "no sum yet"],
 )
 def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpole: RunConfig, ray: FakeRay) -> None:

@@ -172,7 +172,7 @@ def test_an_actor_maps_a_vector_once() -> None:
     for _ in range(2):
         transport.call(connection, Call(snapshot, None, None))
     connection.close()
-    serve(end, lambda call: seen.append(call) or Heartbeat(0, expects_report=True))
+    serve(end, lambda call: seen.append(call) or Heartbeat(0, new_steps_follow=True))
     first, second = (call.weights.parameters for call in seen)
     assert first is second
 
