@@ -13,7 +13,6 @@ from actors.environments import EnvironmentSpec
 from actors.policy import Acted, Policy, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
-from shared.losses import standardised_by_recent
 from shared.methods.method import MethodLoss, RolloutTensors, Samples, TargetInputs
 from shared.moments import AdvantageMoments
 from shared.types import Float32Array, Rollout, WeightSnapshot
@@ -157,8 +156,7 @@ class Minibatches(Gradients):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy)
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
-        # Without fresh gradients `Method.targets` standardises.
-        self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
+        self._reports_moments = config.method.standardise_advantages and config.actor.fresh_gradients
         self._shape = shape = (config.actor.unroll_length, config.actor.environments)
         self._reset(seed)
         units = policy.network.state_units
@@ -197,8 +195,8 @@ class Minibatches(Gradients):
     def begin(self, rollout: Rollout) -> None:
         moments = np.array(self.recent_advantages, np.float64)
         results = self._targets(moments, self._values, self._log_probs, *rollout_arrays(rollout))
-        self._returns, self._advantages, own = results
-        self._moments = AdvantageMoments(*own.numpy().tolist()) if self._standardises else None
+        self._returns, self._advantages, rollout_moments = results
+        self._moments = AdvantageMoments(*rollout_moments.numpy().tolist()) if self._reports_moments else None
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 
@@ -249,17 +247,8 @@ class Minibatches(Gradients):
         values, log_probs, *rollout = map(tf.convert_to_tensor, acted)
         networks = self._policy.network, self._target_network
         inputs = TargetInputs(*networks, rollout_tensors(rollout), values, log_probs, log_probs)
-        return self._standardised_targets(inputs, moments)
-
-    def _standardised_targets(
-        self, inputs: TargetInputs, moments: tf.Tensor, counted: bool | tf.Tensor = False
-    ) -> tuple[tf.Tensor, ...]:
-        """Returns and advantages float32 [T, B], and the advantages' own moments float64 [3]."""
-        returns, advantages = self._policy.method.targets(inputs)
-        moments = tf.convert_to_tensor(moments)
-        if self._standardises:
-            advantages, moments = standardised_by_recent(advantages, inputs.rollout.mask, moments, counted)
-        return returns, advantages, moments
+        targets, moments = self._policy.method.standardised_targets(inputs, tf.convert_to_tensor(moments))
+        return *targets, moments
 
     def _gradient_graph(self, indices: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """`rollout`: the observations, the fields of `Samples`, and the state at time 0."""
@@ -311,9 +300,9 @@ class WholeRollouts(Minibatches):
         counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
         arrays = moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)
-        gradient, statistics, own = self._gradient(*arrays)
-        if self._standardises and self._reported == 0:
-            self._moments = AdvantageMoments(*own.numpy().tolist())
+        gradient, statistics, rollout_moments = self._gradient(*arrays)
+        if self._reports_moments and self._reported == 0:
+            self._moments = AdvantageMoments(*rollout_moments.numpy().tolist())
         return gradient, statistics
 
     def _whole_gradient_graph(
@@ -324,8 +313,8 @@ class WholeRollouts(Minibatches):
             output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
             log_probs = tf.convert_to_tensor(log_probs)
             inputs = method.target_inputs(network, self._target_network, tensors, output, log_probs)
-            returns, advantages, moments = self._standardised_targets(inputs, moments, counted)
-            loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, returns, advantages, log_probs))
+            targets, moments = method.standardised_targets(inputs, tf.convert_to_tensor(moments), counted)
+            loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, *targets, log_probs))
         return *self._differentiated(tape, loss), moments
 
 

@@ -14,7 +14,7 @@ from shared.distributions import (
     state_dependent_log_std,
 )
 from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
-from shared.losses import actor_critic_loss, standardised
+from shared.losses import actor_critic_loss
 from shared.methods.method import Method, MethodLoss, Samples, TargetInputs, Targets, dead_units, explained_variance
 from shared.networks import Head, NetworkOutput
 from shared.schedules import linear_anneal
@@ -97,11 +97,7 @@ class ActorCritic(Method):
     def targets(self, inputs: TargetInputs) -> Targets:
         rollout = inputs.rollout
         returns = self._lambda_returns(rollout, inputs.values, self.bootstrap_value(inputs))
-        advantages = returns - inputs.values
-        # A rollout of one of many actors is too small to be standardised by itself: see `standardised_by_recent`.
-        if self.config.method.standardise_advantages and not self.config.actor.fresh_gradients:
-            advantages = standardised(advantages, rollout.mask)
-        return Targets(returns, advantages)
+        return Targets(returns, returns - inputs.values)
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
         settings = self.config.method

@@ -9,7 +9,7 @@ import tensorflow as tf
 from shared.config import RunConfig
 from shared.config.task import options_of
 from shared.exploration import RandomStream
-from shared.losses import masked_mean
+from shared.losses import masked_mean, standardised, standardised_by_recent
 from shared.networks import Head, Network, NetworkOutput
 from shared.registry import EXPLORERS, METHODS, made
 from shared.returns import lambda_returns
@@ -123,11 +123,29 @@ class Method(ABC):
 
     @abstractmethod
     def targets(self, inputs: TargetInputs) -> Targets:
-        """Graph code: the targets of a rollout, at the weights of `inputs.network`.
+        """Graph code: the targets of a rollout, at the weights of `inputs.network`. `standardised_targets` scales them.
 
         These are the weights that acted, or, for the gradients of whole rollouts with `actor.fresh_gradients`, those of
         each gradient.
         """
+
+    def standardised_targets(
+        self, inputs: TargetInputs, moments: tf.Tensor | None = None, counted: bool | tf.Tensor = False
+    ) -> tuple[Targets, tf.Tensor | None]:
+        """Graph code: `targets` with advantages standardised as the settings say, and the moments of a rollout.
+
+        A rollout of one of many actors is too small to be standardised by itself: with `actor.fresh_gradients` see
+        `standardised_by_recent`, which takes `moments` float64 [3] and `counted`, and whose moments are returned.
+        Otherwise `moments` are returned unchanged.
+        """
+        returns, advantages = self.targets(inputs)
+        mask = inputs.rollout.mask
+        if self.config.method.standardise_advantages and self.config.actor.fresh_gradients:
+            assert moments is not None, "fresh gradients have the moments of their weights"
+            advantages, moments = standardised_by_recent(advantages, mask, moments, counted)
+        elif self.config.method.standardise_advantages:
+            advantages = standardised(advantages, mask)
+        return Targets(returns, advantages), moments
 
     def target_inputs(
         self,
@@ -167,7 +185,7 @@ class Method(ABC):
 
         `output`: the result of `network.unroll` at times 0 … T-1.
         """
-        targets = self.targets(self.target_inputs(network, target_network, rollout, output))
+        targets, _ = self.standardised_targets(self.target_inputs(network, target_network, rollout, output))
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
 
