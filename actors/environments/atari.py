@@ -145,28 +145,24 @@ class AtariAdapter(Adapter):
         )
 
     def training_protocol(self) -> dict[str, Any]:
-        names = (
-            "frame_stack", "screen_size", "sticky_action_probability", "max_noops", "fire_on_reset",
-            "terminal_on_life_loss", "full_action_space", "max_episode_frames",
-        )  # fmt: skip
-        fixed = {"greyscale": True, "max_pool_frames": min(2, self._config.frame_skip)}
-        return {name: getattr(self._config, name) for name in names} | fixed
+        names = ("terminal_on_life_loss", "full_action_space")
+        return {**self._protocol(), "greyscale": True, **{name: getattr(self._config, name) for name in names}}
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
         config = self._config
         return {
+            **self._protocol(),
             "frames_per_agent_step": config.frame_skip,
-            "max_pooled_frames": min(2, config.frame_skip),
-            "sticky_action_probability": config.sticky_action_probability,
-            "max_noops": max(config.max_noops - 1, 0),
-            "fire_on_reset": config.fire_on_reset,
             "start_frames": _start_frames(config, has_fire="FIRE" in spec.action_set),
             "life_loss_ends_episode": False,
             "action_set": "full" if config.full_action_space else "minimal",
-            "max_episode_frames": config.max_episode_frames,
-            "frame_stack": config.frame_stack,
-            "screen_size": config.screen_size,
         }
+
+    def _protocol(self) -> dict[str, Any]:
+        """The rules of play in training's manifest and beside a score."""
+        names = ("sticky_action_probability", "fire_on_reset", "max_episode_frames", "frame_stack", "screen_size")
+        drawn = {"max_pooled_frames": min(2, self._config.frame_skip), "most_noops": _most_noops(self._config)}
+        return {name: getattr(self._config, name) for name in names} | drawn
 
 
 class AtariEnvironment(gymnasium.Env):
@@ -267,13 +263,17 @@ def channels_last(images: ByteArray, to: ByteArray | None = None) -> ByteArray:
     return to
 
 
+def _most_noops(config: EnvironmentConfig) -> int:
+    return max(config.max_noops - 1, 0)
+
+
 def _start_frames(config: EnvironmentConfig, *, has_fire: bool) -> str:
     """Number of frames before the agent acts, as text.
 
     ale-py draws uniformly below the bound. FIRE replaces a no-op, and is pressed even if none was drawn, so that draws
     of 0 and of 1 both give one frame.
     """
-    most = max(config.max_noops - 1, 0)
+    most = _most_noops(config)
     if not (config.fire_on_reset and has_fire):
         return f"0 to {most}" if most else "0"
     return f"1 to {most}, 1 twice as likely" if most > 1 else "1"

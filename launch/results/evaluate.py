@@ -255,14 +255,14 @@ def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: "
 
 
 def protocol_line(description: dict[str, Any]) -> str:
-    if "max_noops" not in description:
+    if "most_noops" not in description:
         return f"protocol {description['name']}: returns unclipped, of whole episodes"
     d = description
     fire = "FIRE pressed on reset" if d["fire_on_reset"] else "no FIRE on reset"
     return (
         f"protocol {d['name']}: returns unclipped, of whole episodes; frame skip {d['frames_per_agent_step']}, the "
         f"last {d['max_pooled_frames']} max-pooled; sticky actions {d['sticky_action_probability']:g}; up to "
-        f"{d['max_noops']} no-ops; {fire}; frames before the agent acts: {d['start_frames']}; lost lives end "
+        f"{d['most_noops']} no-ops; {fire}; frames before the agent acts: {d['start_frames']}; lost lives end "
         f"nothing; {d['action_set']} action set; "
         f"{d['max_episode_frames']:,} frames at most"
     )

@@ -153,7 +153,7 @@ def test_evaluate_plays_the_same_on_all_cores(pong_run: Path, tmp_path: Path, mo
     assert one["returns"] == three["returns"]
     assert (len(result["returns"]), result["distinct_games"]) == (2, 1)
     assert result["protocol"]["sticky_action_probability"] == 0.25
-    assert result["protocol"]["max_noops"] == 0
+    assert result["protocol"]["most_noops"] == 0
     assert result["published"]["a3c_ff"]["score"] == 5.6
     assert result.keys() >= {"command", "created", "revision", "versions", "hardware"}
     assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
