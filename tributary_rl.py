@@ -84,17 +84,17 @@ def _import_own_packages() -> None:
     here = os.path.dirname(os.path.realpath(__file__))
     for name in ("shared", "actors", "learner", "launch"):
         folder = os.path.join(here, name)
-        found = sys.modules.get(name)
-        if found is None:
+        package = sys.modules.get(name)
+        if package is None:
             spec = importlib.util.spec_from_file_location(
                 name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
             )
             assert spec is not None
             assert spec.loader is not None
-            found = sys.modules[name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(found)
-        elif folder not in map(os.path.realpath, getattr(found, "__path__", ())):
-            place = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), "this program")
+            package = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(package)
+        elif folder not in map(os.path.realpath, getattr(package, "__path__", ())):
+            place = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), "this program")
             raise ImportError(
                 f"the module {name} of {place} has the name of a package of tributary-rl, which cannot be imported "
                 f"beside it: rename that module"
@@ -110,10 +110,10 @@ _MODULES = ("shared.errors", "shared.registry", "launch.run.events", "launch.pyt
 
 def __getattr__(name: str) -> Any:
     for module in _MODULES if name in __all__ else ():
-        found = getattr(importlib.import_module(module), name, None)
-        if found is not None:
-            globals()[name] = found
-            return found
+        attribute = getattr(importlib.import_module(module), name, None)
+        if attribute is not None:
+            globals()[name] = attribute
+            return attribute
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -208,9 +208,9 @@ def start(*preset: Any, **arguments: Any) -> Training:
     Raises:
         ConfigurationError: see `train`.
     """
-    given = inspect.signature(train).bind(*preset, **arguments)
-    given.apply_defaults()
-    training = _training(**given.arguments | {"progress": bool(arguments.get("progress"))})
+    call = inspect.signature(train).bind(*preset, **arguments)
+    call.apply_defaults()
+    training = _training(**call.arguments | {"progress": bool(arguments.get("progress"))})
     training.start()
     return training
 

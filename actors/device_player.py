@@ -73,8 +73,8 @@ class DevicePlayer:
         self._acted = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
         number = tf.TensorSpec((), tf.int32)
         shape = spec.row_shape[:-1] if self._stacks_frames else spec.row_shape
-        shown, restarted = tf.TensorSpec((count, *shape), spec.observation_dtype), tf.TensorSpec((count,), tf.bool)
-        signature = [number, number, shown, restarted]
+        images, restarted = tf.TensorSpec((count, *shape), spec.observation_dtype), tf.TensorSpec((count,), tf.bool)
+        signature = [number, number, images, restarted]
         self._act = Graph(self._act_graph, signature, compiled=policy.compiled)
         self._see = Graph(self._see_graph, signature, compiled=policy.compiled)
         self._see_newest(actor.unroll_length)
@@ -93,12 +93,12 @@ class DevicePlayer:
         clock = time.perf_counter
         environment = acting = 0.0
         last = self._unroll_length
-        taken: list[npt.NDArray[np.generic]] = []
+        last_actions: list[npt.NDArray[np.generic]] = []
         self.builder.begin(non_finite=self._first_non_finite)
         self._first_non_finite = None
         for t in range(last + 1):
             results: list[StepResult] = []
-            chosen: list[npt.NDArray[np.generic]] = []
+            next_actions: list[npt.NDArray[np.generic]] = []
             for index, vector in enumerate(self._vectors):
                 before = clock()
                 if t > 0:
@@ -106,14 +106,14 @@ class DevicePlayer:
                 stepped = clock()
                 if t < last:
                     (actions,) = self._act(self._times[t], self._times[index], vector.shown, vector.restarted)
-                    chosen.append(actions.numpy())
-                    vector.begin_step(chosen[-1])
+                    next_actions.append(actions.numpy())
+                    vector.begin_step(next_actions[-1])
                 environment += stepped - before
                 acting += clock() - stepped
             if t > 0:
                 # Both vectors are emulated meanwhile.
-                self.builder.add(np.concatenate(taken), _joined(results))
-            taken = chosen
+                self.builder.add(np.concatenate(last_actions), _joined(results))
+            last_actions = next_actions
         before = clock()
         self._see_newest(last)
         self._gradients.keep_rollout(*(self._time_major(ring) for ring in self._acted))
@@ -124,22 +124,22 @@ class DevicePlayer:
         for index, vector in enumerate(self._vectors):
             self._see(self._times[t], self._times[index], vector.shown, vector.restarted)
 
-    def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, shown: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
+    def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, images: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
         """Actions [B / 2, …] of a vector at time `t`, from its observations then."""
-        observations = shown
+        observations = images
         if self._stacks_frames:
-            last, stacked = self._stacks(t, vector, shown, restarted)
+            last, stacked = self._stacks(t, vector, images, restarted)
             # At the beginning the newest frame is in the stack already: it ended the rollout before.
             observations = tf.where(t > 0, stacked, last)
         _write(self._observations, t, vector, observations)
-        actions, *kept = self._policy.sampled(observations)
-        for ring, tensor in zip(self._acted, kept, strict=False):
+        actions, *outputs = self._policy.sampled(observations)
+        for ring, tensor in zip(self._acted, outputs, strict=False):
             if tensor is not None:
                 _write(ring, t, vector, tensor)
         return actions
 
-    def _see_graph(self, t: tf.Tensor, vector: tf.Tensor, shown: tf.Tensor, restarted: tf.Tensor) -> None:
-        observations = self._stacks(t, vector, shown, restarted)[1] if self._stacks_frames else shown
+    def _see_graph(self, t: tf.Tensor, vector: tf.Tensor, images: tf.Tensor, restarted: tf.Tensor) -> None:
+        observations = self._stacks(t, vector, images, restarted)[1] if self._stacks_frames else images
         _write(self._observations, t, vector, observations)
 
     def _stacks(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.policy import Policy, carried
+from actors.policy import Policy, carry_state
 from shared.config import EvaluationConfig, RunConfig
 from shared.errors import END_ADVICE
 from shared.methods.method import make_explorer
@@ -74,18 +74,18 @@ class Evaluator:
         `on_wait` is called with a line when no episode has ended for a while: some environments have no end.
         """
         self.begin(snapshot, policy or self._evaluation.policy)
-        steps, left, since, wait = 0, int(self._quota.sum()), time.monotonic(), _WAIT_SECONDS
-        while left:
+        steps, remaining, since, wait = 0, int(self._quota.sum()), time.monotonic(), _WAIT_SECONDS
+        while remaining:
             part = self.play(int(self._quota.max()), _STEPS)
             steps += _STEPS
             if len(part.order):
-                left -= len(part.order)
+                remaining -= len(part.order)
                 since, wait = time.monotonic(), _WAIT_SECONDS
                 yield part
             elif time.monotonic() - since > wait:
                 wait *= 2.0
                 on_wait(
-                    f"no episode has ended for {time.monotonic() - since:.0f} s: {left} are still to end, "
+                    f"no episode has ended for {time.monotonic() - since:.0f} s: {remaining} are still to end, "
                     f"after {steps:,} agent steps each. {END_ADVICE}"
                 )
 
@@ -121,7 +121,7 @@ class Evaluator:
                 break
             resets = self._resets_next
             acted = act(self._observations, self._state)
-            actions, self._state = acted.actions, carried(acted.state, resets)
+            actions, self._state = acted.actions, carry_state(acted.state, resets)
             result = self._environments.step(actions)
             self._observations = result.observations
             self._fingerprints.step(actions, result.rewards, result.observations, resets)

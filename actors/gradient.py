@@ -226,8 +226,8 @@ class Minibatches(Gradients):
         rollout, self._rollout = self._rollout, None
         if rollout is None or self._reported >= self._minibatches:
             return 0
-        left = np.split(self._order, self._minibatches)[self._reported :]
-        return self._samples(rollout, np.concatenate(left))
+        rest = np.split(self._order, self._minibatches)[self._reported :]
+        return self._samples(rollout, np.concatenate(rest))
 
     def _samples(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
         """Number of unmasked agent steps of a rollout at these indices."""
@@ -255,12 +255,12 @@ class Minibatches(Gradients):
         method, network = self._policy.method, self._policy.network
         count = 1 + len(Samples._fields)
 
-        def drawn(x: tf.Tensor) -> tf.Tensor:
+        def draw(x: tf.Tensor) -> tf.Tensor:
             if network.state_units:
                 return tf.gather(x, indices, axis=1)
             return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
 
-        observations, *fields = (drawn(tf.convert_to_tensor(x)) for x in rollout[:count])
+        observations, *fields = (draw(tf.convert_to_tensor(x)) for x in rollout[:count])
         samples = Samples(*fields)
         with tf.GradientTape() as tape:
             if network.state_units:

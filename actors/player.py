@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.gradient import Gradients
-from actors.policy import Acted, Policy, carried
+from actors.policy import Acted, Policy, carry_state
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.types import Rollout
@@ -68,7 +68,7 @@ class Player:
                 # Its value and log π come from the weights that chose it.
                 acted, next_acted = next_acted, None
             self._gradients.keep(t, acted)
-            self._state = carried(acted.state, builder.resets)
+            self._state = carry_state(acted.state, builder.resets)
             chosen = clock()
             builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
             stepped = clock()

@@ -21,7 +21,7 @@ from shared.networks import Head, KerasNetwork, Network, NetworkOutput, Observat
 from shared.networks.composed import MaskedNetwork, MultiInputNetwork, WholeNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
-from shared.registry import NETWORKS, import_modules, made
+from shared.registry import NETWORKS, import_modules, make_registered
 from shared.types import Float32Array
 
 State = tuple[Float32Array, ...]
@@ -32,7 +32,7 @@ class Acted(NamedTuple):
 
     `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of the
     actions; they are None unless rollouts give several gradients, and log π also if π has no density. `state`: of the
-    network, for the next call, float32 [B, U] each, empty without a memory; see `carried`.
+    network, for the next call, float32 [B, U] each, empty without a memory; see `carry_state`.
     """
 
     actions: npt.NDArray[np.generic]
@@ -41,7 +41,7 @@ class Acted(NamedTuple):
     state: State = ()
 
 
-def carried(state: State, resets: npt.NDArray[np.bool_]) -> State:
+def carry_state(state: State, resets: npt.NDArray[np.bool_]) -> State:
     """The state [B, U] each before the next time: zeros where the step, bool [B], only reset."""
     if not state or not resets.any():
         return state
@@ -80,8 +80,8 @@ class Policy:
         self._explores_as: int | None = None
         self._explorations: dict[int, dict[str, npt.NDArray[np.generic]]] = {}
         units = self.network.state_units
-        seen = [tf.TensorSpec((None, *spec.row_shape), spec.observation_dtype)]
-        seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
+        signature = [tf.TensorSpec((None, *spec.row_shape), spec.observation_dtype)]
+        signature += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
         needs_behaviour = config.actor.needs_behaviour
         self._gives_values = training and needs_behaviour
@@ -92,16 +92,16 @@ class Policy:
         step = tf.TensorSpec((), tf.int32)
         # Made once: with cold caches a tensor of a number takes 190 µs, a tenth of a call.
         self._times = [tf.constant(t) for t in range(unroll_length or 0)]
-        batch = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
+        batch = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in signature]
         if self._stored is not None:
             # A graph whose first trace makes variables is traced twice: they are made here.
             with self._stored.recording(tf.constant(0)):
                 self._forward(*(tf.zeros(tensor.shape, tensor.dtype) for tensor in batch))
         self._act_and_store = Graph(self._act_and_store_graph, [step, *batch])
-        self._act = Graph(self.sampled, seen)
-        self._greedy = Graph(self._greedy_graph, seen)
-        self._values = Graph(lambda *seen: self.method.value(self._forward(*seen)), seen)
-        self._preferences = Graph(lambda *seen: self.method.preferences(self._forward(*seen)), seen)
+        self._act = Graph(self.sampled, signature)
+        self._greedy = Graph(self._greedy_graph, signature)
+        self._values = Graph(lambda *inputs: self.method.value(self._forward(*inputs)), signature)
+        self._preferences = Graph(lambda *inputs: self.method.preferences(self._forward(*inputs)), signature)
 
     def stored_activations(self) -> AbstractContextManager[None]:
         """Graph code: within the block the network gives its activations of acting, if they are stored."""
@@ -157,13 +157,13 @@ class Policy:
         arrays = [tensor.numpy() for tensor in output]
         return Acted(*arrays[:count])._replace(state=tuple(arrays[count:]))
 
-    def sampled(self, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+    def sampled(self, *inputs: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         """Graph code: the tensors of `Acted`, from observations and the state."""
-        return self._sample(self._forward(*seen))
+        return self._sample(self._forward(*inputs))
 
-    def _act_and_store_graph(self, t: tf.Tensor, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+    def _act_and_store_graph(self, t: tf.Tensor, *inputs: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         with nullcontext() if self._stored is None else self._stored.recording(t):
-            output = self._forward(*seen)
+            output = self._forward(*inputs)
         return self._sample(output)
 
     def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:
@@ -173,8 +173,8 @@ class Policy:
             return actions, *output.state
         return actions, self.method.value(output), self.method.log_prob(output, actions), *output.state
 
-    def _greedy_graph(self, *seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        output = self._forward(*seen)
+    def _greedy_graph(self, *inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        output = self._forward(*inputs)
         return self.method.greedy(output), *output.state
 
     def _forward(self, observations: tf.Tensor, *state: tf.Tensor) -> NetworkOutput:
@@ -209,7 +209,7 @@ def _network_of(settings: NetworkConfig, shape: Any, heads: Sequence[Head], *mor
     name = settings.name
     base = KerasNetwork if NETWORKS[name].whole else Network
     settings = replace(settings, options=options_of("network.options", name, NETWORKS, settings.options))
-    network: Network = made("network.name", name, NETWORKS, base, settings, shape, heads, *more)
+    network: Network = make_registered("network.name", name, NETWORKS, base, settings, shape, heads, *more)
     if not isinstance(network, KerasNetwork):
         return network
     model: Any = getattr(network, "model", None)

@@ -43,12 +43,12 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    typed = arguments if arguments is not None else sys.argv[1:]
+    words = arguments if arguments is not None else sys.argv[1:]
     try:
         # Not at the head of this file: this takes half a second, in which Ctrl-C would print a traceback.
         from launch.output import exit_code
 
-        return exit_code(lambda: _run(*(typed or ["--help"])))
+        return exit_code(lambda: _run(*(words or ["--help"])))
     except KeyboardInterrupt:
         return _INTERRUPTED
 
@@ -83,8 +83,8 @@ def _run(command: str, *rest: str) -> int | None:
 
         if command not in COMMANDS:
             benches = [name for name in COMMANDS if name.startswith("bench ")]
-            known = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
-            raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
+            names = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
+            raise ConfigurationError(f"unknown command {command}{nearest(command, names)}")
         module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
@@ -99,8 +99,8 @@ def _run(command: str, *rest: str) -> int | None:
 
 
 def _listed(prefix: str) -> str:
-    found = ((f"{name} {operands}", purpose) for name, (operands, purpose, _) in COMMANDS.items())
-    return "\n".join(f"  {line:<18} {text}" for line, text in found if line.startswith(prefix))
+    rows = ((f"{name} {operands}", purpose) for name, (operands, purpose, _) in COMMANDS.items())
+    return "\n".join(f"  {line:<18} {text}" for line, text in rows if line.startswith(prefix))
 
 
 if __name__ == "__main__":

@@ -66,14 +66,14 @@ def probe() -> dict[str, Any]:
     """The same with the load, the GPUs, and measured times of an environment step and of a graph call."""
     load = load_average()
     # Before TensorFlow is imported here, which hides the GPUs.
-    found = {**quick_probe(), "load_average": load, "busy": busy(load), "gpu": probe_gpus()}
+    report = {**quick_probe(), "load_average": load, "busy": busy(load), "gpu": probe_gpus()}
     for name, measure in (("environment", _step_microseconds), ("graph", _graph_microseconds)):
         try:
-            found[f"{name}_microseconds"] = measure()
+            report[f"{name}_microseconds"] = measure()
         except Exception as error:
             # Any failure is a result of the probe.
-            found[f"{name}_error"] = typed_line(error, 200)
-    return found
+            report[f"{name}_error"] = typed_line(error, 200)
+    return report
 
 
 def _step_microseconds() -> float:
@@ -121,8 +121,8 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
     findings = []
     for report in reports:
         failed = [(report["error"], report["advice"])] if "error" in report else None
-        found = failed or [*disagreements(report, wanted), *_shortages(report)]
-        findings += [Finding(report["node"], *cause_and_advice) for cause_and_advice in found]
+        failures = failed or [*disagreements(report, wanted), *_shortages(report)]
+        findings += [Finding(report["node"], *cause_and_advice) for cause_and_advice in failures]
     return findings
 
 
@@ -176,7 +176,7 @@ def probe_gpus() -> dict[str, Any] | None:
     count = usable_gpus()
     if not count:
         return None
-    found: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
+    report: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
     # TensorFlow names the libraries that it cannot load in these notices alone.
     environment = module_environment() | {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
     command = module_command("launch.doctor")
@@ -185,12 +185,12 @@ def probe_gpus() -> dict[str, Any] | None:
             command, env=environment, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return found | {"error": f"TensorFlow did not finish a convolution in {_GPU_SECONDS:.0f} s"}
-    found["missing_libraries"] = sorted(set(_LIBRARY.findall(ended.stderr)))
+        return report | {"error": f"TensorFlow did not finish a convolution in {_GPU_SECONDS:.0f} s"}
+    report["missing_libraries"] = sorted(set(_LIBRARY.findall(ended.stderr)))
     if ended.returncode:
         ending = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
-        return found | {"error": ending[-1][:200]}
-    return found | json.loads(ended.stdout.splitlines()[-1])
+        return report | {"error": ending[-1][:200]}
+    return report | json.loads(ended.stdout.splitlines()[-1])
 
 
 def _cards() -> list[str]:
@@ -202,36 +202,36 @@ def _cards() -> list[str]:
         return []
 
 
-def gpu_shortages(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def gpu_shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Cause and advice for each fault of the GPUs that `probe_gpus` describes."""
-    libraries = ", ".join(found.get("missing_libraries", ()))
-    path = found["ld_library_path"]
+    libraries = ", ".join(report.get("missing_libraries", ()))
+    path = report["ld_library_path"]
     advice = f"{_ADVICE}; LD_LIBRARY_PATH={path} is searched first: try without it" if path else _ADVICE
-    if "error" in found:
-        yield f"the GPU does not compute: {found['error']}", advice
-    elif not found["devices"]:
+    if "error" in report:
+        yield f"the GPU does not compute: {report['error']}", advice
+    elif not report["devices"]:
         yield "TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""), advice
     for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
-        if key in found:
-            yield f"{what} fails on the GPU: {found[key]}{_loaded(found)}", advice
-    devices, gpus = found.get("devices", 0), found.get("gpus", 0)
+        if key in report:
+            yield f"{what} fails on the GPU: {report[key]}{_loaded(report)}", advice
+    devices, gpus = report.get("devices", 0), report.get("gpus", 0)
     if 0 < devices < gpus:
         # It leaves out small cards, for which actors would be started all the same.
         yield f"TensorFlow finds {devices} of {gpus} GPUs", "name those alone in CUDA_VISIBLE_DEVICES"
 
 
-def _loaded(found: dict[str, Any]) -> str:
-    return f"; loaded is cuDNN {' from '.join(found['loaded_cudnn'])}" if found.get("loaded_cudnn") else ""
+def _loaded(report: dict[str, Any]) -> str:
+    return f"; loaded is cuDNN {' from '.join(report['loaded_cudnn'])}" if report.get("loaded_cudnn") else ""
 
 
-def gpu_line(found: dict[str, Any]) -> str:
+def gpu_line(report: dict[str, Any]) -> str:
     """One line about GPUs that compute."""
-    cards = "; ".join(found["cards"]) or "an unnamed card"
-    plain, compiled = found["convolution_milliseconds"], found["xla_milliseconds"]
+    cards = "; ".join(report["cards"]) or "an unnamed card"
+    plain, compiled = report["convolution_milliseconds"], report["xla_milliseconds"]
     return (
-        f"GPU: {cards}; TensorFlow is built for CUDA {found['cuda']} and cuDNN {found['cudnn']}; a convolution of 64 "
-        f"images {plain:.1f} ms, with XLA {compiled:.1f} ms after {found['xla_seconds']:.1f} s of compilation"
-        f"{_loaded(found)}"
+        f"GPU: {cards}; TensorFlow is built for CUDA {report['cuda']} and cuDNN {report['cudnn']}; a convolution of 64 "
+        f"images {plain:.1f} ms, with XLA {compiled:.1f} ms after {report['xla_seconds']:.1f} s of compilation"
+        f"{_loaded(report)}"
     )
 
 
@@ -244,8 +244,8 @@ def _compute_on_gpus() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
     devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
-    found: dict[str, Any] = {"devices": pretended_gpus() or len(devices)}
-    found |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
+    report: dict[str, Any] = {"devices": pretended_gpus() or len(devices)}
+    report |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
     images, kernel = tf.ones((64, 84, 84, 4)), tf.Variable(tf.ones((8, 8, 4, 16)))
 
     def gradient() -> tf.Tensor:
@@ -258,20 +258,20 @@ def _compute_on_gpus() -> dict[str, Any]:
         try:
             # The first call compiles.
             first, again = repeat("graph().numpy()", globals={"graph": graph}, repeat=2, number=1)
-            found |= {f"{name}_milliseconds": 1e3 * again} | ({"xla_seconds": first} if compiled else {})
+            report |= {f"{name}_milliseconds": 1e3 * again} | ({"xla_seconds": first} if compiled else {})
         except Exception as error:
             # Any failure is a result of the check.
-            found[f"{name}_error"] = typed_line(error, 200)
-    return found | {"loaded_cudnn": loaded_cudnn()}
+            report[f"{name}_error"] = typed_line(error, 200)
+    return report | {"loaded_cudnn": loaded_cudnn()}
 
 
 def loaded_cudnn(process: str = f"{PROCESSES}/self") -> tuple[str, str] | None:
     """Version and path of cuDNN in this process; None without it. It need not be pip's, see LD_LIBRARY_PATH."""
     with suppress(OSError):
-        if found := _CUDNN.search(Path(process, "maps").read_text(encoding="utf-8", errors="surrogateescape")):
+        if match := _CUDNN.search(Path(process, "maps").read_text(encoding="utf-8", errors="surrogateescape")):
             # Since cuDNN 9; version 8 has 1,000 for a major version.
-            version = ctypes.CDLL(found[1]).cudnnGetVersion()
-            return f"{version // 10_000}.{version // 100 % 100}.{version % 100}", found[1]
+            version = ctypes.CDLL(match[1]).cudnnGetVersion()
+            return f"{version // 10_000}.{version // 100 % 100}.{version % 100}", match[1]
     return None
 
 

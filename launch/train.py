@@ -263,10 +263,10 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
-                made = thread.submit(
+                future = thread.submit(
                     make_session, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
                 )
-                session = made.result()
+                session = future.result()
             except EnvironmentFailedError as error:
                 raise ConfigurationError(f"--environment.id {error}") from error
             except KeyboardInterrupt:
@@ -285,10 +285,10 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
         except Exception as error:
-            own = sections_of_own_classes(config)
-            if not own or isinstance(error, ConfigurationError | TrainingFailedError):
+            sections = sections_of_own_classes(config)
+            if not sections or isinstance(error, ConfigurationError | TrainingFailedError):
                 raise
-            names = alternatives(f"--{section}.name" for section in sorted(own))
+            names = alternatives(f"--{section}.name" for section in sorted(sections))
             line = f"{names}: {typed_line(error)}{raised_at(error)}"
             raise (TrainingFailedError if run.listener.training else ConfigurationError)(line) from error
         finally:
@@ -413,10 +413,10 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             folder.write_config(config)
         try:
             if before is None:
-                made = manifest(config, run.spec, run.preset, threads)
+                contents = manifest(config, run.spec, run.preset, threads)
                 if first is not None:
-                    made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
-                folder.create(config, run.spec, made)
+                    contents["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+                folder.create(config, run.spec, contents)
                 if first is not None:
                     write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
             say(f"run folder:   {folder.path}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shared.config import RunConfig
-from shared.schedules import scheduled
+from shared.schedules import scheduled_value
 from shared.types import GradientReport
 
 # Episodes of the running mean return.
@@ -113,7 +113,7 @@ class Account:
 
     def learning_rate_at(self, frames: int) -> float:
         optimizer = self._config.optimizer
-        return scheduled(optimizer.learning_rate, optimizer.schedule, frames, self._config.annealing_frames)
+        return scheduled_value(optimizer.learning_rate, optimizer.schedule, frames, self._config.annealing_frames)
 
     def record(self, report: GradientReport, dropped: DropReason | None, policy_lag: int) -> None:
         """Enter a report: its agent steps, its episodes, and its policy lag if it was accepted."""

@@ -120,8 +120,8 @@ class Learner:
                 reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
                 self.account.ledger.discard_pending("non_finite")
         for i, report in enumerate(reports):
-            own: DropReason | None = "non_finite" if report.non_finite else None
-            reasons[i] = reasons[i] or own or refused
+            by_report: DropReason | None = "non_finite" if report.non_finite else None
+            reasons[i] = reasons[i] or by_report or refused
             self._record(report, reasons[i], lags[i])
         if updated:
             self._snapshot = self._restored_snapshot_frames = None

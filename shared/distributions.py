@@ -65,7 +65,7 @@ def masked_logits(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.where(mask, logits, tf.constant(MASKED, logits.dtype))
 
 
-def allowed(logits: tf.Tensor) -> tf.Tensor:
+def allowed_actions(logits: tf.Tensor) -> tf.Tensor:
     """The mask bool [..., A] that `masked_logits` float32 [..., A] have."""
     return logits > 0.5 * MASKED
 

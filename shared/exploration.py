@@ -8,7 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
-from shared.distributions import allowed, categorical_sample, masked_logits
+from shared.distributions import allowed_actions, categorical_sample, masked_logits
 from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
@@ -87,7 +87,7 @@ class EpsilonGreedy(RandomStream):
         values = output.heads["action_values"]
         greedy = tf.argmax(values, axis=-1, output_type=tf.int32)
         if self._masked:
-            anything = categorical_sample(masked_logits(tf.zeros_like(values), allowed(values)), self.generator)
+            anything = categorical_sample(masked_logits(tf.zeros_like(values), allowed_actions(values)), self.generator)
         else:
             anything = self.generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
         return tf.where(self.generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)

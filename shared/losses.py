@@ -90,7 +90,7 @@ def actor_critic_loss(
     fields = {"log_probs": log_probs, "entropies": entropies, "returns": returns, "advantages": advantages}
     refuse_other_shapes("values", values.shape, **fields, mask=mask)
     log_probs, entropies, values, returns, advantages = (
-        selected(x, mask)
+        zero_masked(x, mask)
         for x in (log_probs, entropies, values, tf.stop_gradient(returns), tf.stop_gradient(advantages))
     )
 
@@ -106,7 +106,7 @@ def actor_critic_loss(
     else:
         refuse_other_shapes("values", values.shape, behaviour_log_probs=behaviour_log_probs)
         # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
-        before = selected(tf.stop_gradient(behaviour_log_probs), mask)
+        before = zero_masked(tf.stop_gradient(behaviour_log_probs), mask)
         log_ratios = tf.clip_by_value(log_probs - before, -_LOG_RATIO, _LOG_RATIO)
         ratios = tf.exp(log_ratios)
         clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
@@ -122,7 +122,7 @@ def actor_critic_loss(
     return ActorCriticLoss(total, policy, value, entropy, drift)
 
 
-def selected(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+def zero_masked(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """float32 [...] with 0 at masked steps, which get a gradient of 0.
 
     A product with the mask would not do: 0 × NaN is NaN, forwards and in the gradient. Losses select their arguments,
@@ -133,7 +133,7 @@ def selected(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
-    return tf.reduce_sum(selected(x, mask)) / tf.maximum(tf.reduce_sum(mask), 1.0)
+    return tf.reduce_sum(zero_masked(x, mask)) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -144,8 +144,8 @@ def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     It makes the policy's gradient as large beside the entropy's while rewards are rare as when they are frequent. Not
     in the paper.
     """
-    advantages = selected(advantages, mask)
-    centred = selected(advantages - masked_mean(advantages, mask), mask)
+    advantages = zero_masked(advantages, mask)
+    centred = zero_masked(advantages - masked_mean(advantages, mask), mask)
     # 1e-8 only keeps constant advantages finite: they become 0.
     scaled = centred * tf.math.rsqrt(masked_mean(tf.square(centred), mask) + 1e-8)
     return tf.where(tf.reduce_sum(mask) > 1.5, scaled, advantages)
@@ -168,28 +168,28 @@ def standardised_by_recent(
     In float32 the variance would be lost where the mean is a thousand deviations. An actor's own last 1,024 agent steps
     would not do: a thousand actors play a million meanwhile.
     """
-    taken, steps = (tf.cast(x, tf.float64) for x in (selected(advantages, mask), mask))
+    exact, steps = (tf.cast(x, tf.float64) for x in (zero_masked(advantages, mask), mask))
     count = tf.reduce_sum(steps)
     before = tf.unstack(moments)
-    window = tf.where(counted, moments, with_newer(moments, _sums(count, taken), tf.maximum))
+    window = tf.where(counted, moments, with_newer(moments, _sums(count, exact), tf.maximum))
     number, total, squares = tf.unstack(window)
     mean = total / tf.maximum(number, WINDOW)
     # Around `mean`, which is not the window's own mean while it is not full.
     variance = (squares - 2.0 * mean * total) / tf.maximum(number, 1.0) + tf.square(mean)
-    scaled = tf.cast((taken - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
+    scaled = tf.cast((exact - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
 
     centre = before[1] / tf.maximum(before[0], 1.0)
     spread = tf.maximum(before[2] / tf.maximum(before[0], 1.0) - tf.square(centre), 0.0)
     limit = tf.sqrt(WINDOW * spread)
-    bounded = tf.where(steps > 0.5, tf.clip_by_value(taken, centre - limit, centre + limit), 0.0)
+    bounded = tf.where(steps > 0.5, tf.clip_by_value(exact, centre - limit, centre + limit), 0.0)
     # Equal advantages bound nothing.
-    own = _sums(count, tf.where(spread > 0.0, bounded, taken))
-    return selected(scaled, mask), own
+    rollout_moments = _sums(count, tf.where(spread > 0.0, bounded, exact))
+    return zero_masked(scaled, mask), rollout_moments
 
 
-def _sums(count: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
+def _sums(count: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
     """`AdvantageMoments` [3] of `count` advantages, 0 where they are masked."""
-    return tf.stack([count, tf.reduce_sum(taken), tf.reduce_sum(tf.square(taken))])
+    return tf.stack([count, tf.reduce_sum(advantages), tf.reduce_sum(tf.square(advantages))])
 
 
 class ActionValueLoss(NamedTuple):
@@ -221,15 +221,15 @@ def action_value_loss(
     Raises:
         ValueError: shapes that do not fit each other.
     """
-    values = chosen(action_values, actions)
+    values = values_of_actions(action_values, actions)
     refuse_other_shapes("values", values.shape, returns=returns, mask=mask)
-    errors = tf.square(selected(tf.stop_gradient(returns), mask) - selected(values, mask))
+    errors = tf.square(zero_masked(tf.stop_gradient(returns), mask) - zero_masked(values, mask))
     total = tf.reduce_sum(errors)
     mean = total / tf.maximum(tf.reduce_sum(mask), 1.0)
     return ActionValueLoss(total if reduction == "sum" else mean, mean)
 
 
-def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+def values_of_actions(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Q(s, a) of the actions that were taken: float32 [..., A] and int32 [...] -> float32 [...]."""
     if not action_values.shape[:-1].is_compatible_with(actions.shape):
         raise ValueError(f"actions of shape {actions.shape} do not fit action values of shape {action_values.shape}")

@@ -74,8 +74,8 @@ def register_explorer(name: str, explorer: type) -> None:
 def _place_of_class(kind: str, name: str, registered: object) -> tuple[str, str]:
     """Module and name of a class, by which other processes find it; a TypeError if they cannot."""
     if not isinstance(registered, type) or not registered.__qualname__.isidentifier():
-        shown = getattr(registered, "__qualname__", registered)
-        raise TypeError(f"the {kind} {name} is {shown}: register a class at the top level of a module")
+        name_of_class = getattr(registered, "__qualname__", registered)
+        raise TypeError(f"the {kind} {name} is {name_of_class}: register a class at the top level of a module")
     return registered.__module__, registered.__name__
 
 
@@ -92,20 +92,20 @@ def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None
 
 def class_of(entry: Entry, base: type = object) -> Any:
     """The class of an entry; a TypeError if it does not extend `base`."""
-    found = getattr(importlib.import_module(entry.module), entry.class_name)
-    if isinstance(found, type) and not issubclass(found, base):
+    attribute = getattr(importlib.import_module(entry.module), entry.class_name)
+    if isinstance(attribute, type) and not issubclass(attribute, base):
         raise TypeError(f"{entry.class_name} of {entry.module} does not extend {base.__module__}.{base.__name__}")
-    return found
+    return attribute
 
 
-def made(setting: str, name: str, table: Mapping[str, Entry], base: type, *arguments: Any, **named: Any) -> Any:
+def make_registered(setting: str, name: str, table: Mapping[str, Entry], base: type, *arguments: Any, **keywords: Any) -> Any:
     """An object of the class that a setting names.
 
     Raises:
         ConfigurationError: the class is a user's, and it does not extend `base`, or its constructor raises an error.
     """
     try:
-        return class_of(table[name], base)(*arguments, **named)
+        return class_of(table[name], base)(*arguments, **keywords)
     except ConfigurationError:
         raise
     except Exception as error:
@@ -163,9 +163,9 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
     Raises:
         ValueError: the function is inside another one or has no name.
     """
-    shown = getattr(schedule, "__qualname__", repr(schedule))
-    if not shown.isidentifier():
-        raise ValueError(f"the schedule {name} is {shown}: name a function at the top level of a module")
+    place = getattr(schedule, "__qualname__", repr(schedule))
+    if not place.isidentifier():
+        raise ValueError(f"the schedule {name} is {place}: name a function at the top level of a module")
     enter(SCHEDULES, "a schedule", name, Entry(schedule.__module__, schedule.__name__))
 
 

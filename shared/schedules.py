@@ -20,7 +20,7 @@ def constant(progress: float) -> float:  # noqa: ARG001
     return 1.0
 
 
-def scheduled(initial: float, schedule: str, frames: int, annealing_frames: int) -> float:
+def scheduled_value(initial: float, schedule: str, frames: int, annealing_frames: int) -> float:
     """`initial` times the factor of a schedule by its name, at a progress of `frames` of `annealing_frames`."""
     return initial * float(class_of(SCHEDULES[schedule])(min(frames / annealing_frames, 1.0)))
 

@@ -45,8 +45,8 @@ class AtariAdapter(Adapter):
         spec = gymnasium.spec(self._config.registered_id)
         for name in ("mode", "difficulty", "continuous"):
             if spec.kwargs.get(name):
-                found = f"{name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
-                problem = f"is registered with {found}; register it without"
+                option = f"{name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
+                problem = f"is registered with {option}; register it without"
                 raise setting_error("environment.id", self._config.id, problem)
         return spec
 
@@ -58,8 +58,8 @@ class AtariAdapter(Adapter):
             problem = f"skips {skipped} frames itself, {twice}; use ALE/{spec.name}-v5"
             raise setting_error("environment.id", config.id, problem)
         # An id of ale-py names a game, whose rules are settings. An id of the user names a game with its rules.
-        own = spec.namespace == "ALE" or (spec.namespace is None and spec.name.endswith("NoFrameskip"))
-        for name, setting in () if own else _RULES.items():
+        is_ale_id = spec.namespace == "ALE" or (spec.namespace is None and spec.name.endswith("NoFrameskip"))
+        for name, setting in () if is_ale_id else _RULES.items():
             registered, value = spec.kwargs.get(name), getattr(config, setting)
             if registered not in (None, value):
                 problem = f"{config.id} is registered with {name} {registered}; set it to {registered}"
@@ -73,8 +73,8 @@ class AtariAdapter(Adapter):
         ):
             value = getattr(config, name)
             if value != only:
-                shown = ",".join(value) if name == "wrappers" else value
-                raise setting_error(f"environment.{name}", shown, problem)
+                text = ",".join(value) if name == "wrappers" else value
+                raise setting_error(f"environment.{name}", text, problem)
         if config.screen_size is None:
             raise setting_error("environment.screen_size", None, "Atari is seen in a square of a size that is set")
 
@@ -161,8 +161,8 @@ class AtariAdapter(Adapter):
     def _protocol(self) -> dict[str, Any]:
         """The rules of play in training's manifest and beside a score."""
         names = ("sticky_action_probability", "fire_on_reset", "max_episode_frames", "frame_stack", "screen_size")
-        drawn = {"max_pooled_frames": min(2, self._config.frame_skip), "most_noops": _most_noops(self._config)}
-        return {name: getattr(self._config, name) for name in names} | drawn
+        limits = {"max_pooled_frames": min(2, self._config.frame_skip), "most_noops": _most_noops(self._config)}
+        return {name: getattr(self._config, name) for name in names} | limits
 
 
 class AtariEnvironment(gymnasium.Env):

@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
 from actors.environments.spaces import Actions
-from actors.environments.values import as_array, as_mask, as_number, as_truth, described, observation_check
+from actors.environments.values import as_array, as_mask, as_number, as_truth, describe, observation_check
 from shared.config import EnvironmentConfig
 from shared.errors import EnvironmentFailedError, raised_at, setting_error, typed_line
 from shared.seeds import seed_global_generators
@@ -57,16 +57,16 @@ class _Checks:
         truncated step needs one, because values of its observation are bootstrapped. Of a vector environment `batch`
         is [B], and so are the shapes of `terminated` and of the masks.
         """
-        given, shape = (observation if self._mask_in_observation else info).get(key), (*batch, self._actions.size)
-        if given is None and np.all(terminated):
+        mask, shape = (observation if self._mask_in_observation else info).get(key), (*batch, self._actions.size)
+        if mask is None and np.all(terminated):
             return observation, np.ones(shape, np.int8)
-        if given is None:
-            kept = ", ".join(map(repr, observation)) if isinstance(observation, Mapping) else "no keys"
+        if mask is None:
+            observation_keys = ", ".join(map(repr, observation)) if isinstance(observation, Mapping) else "no keys"
             names = ", ".join(map(repr, info)) or "no keys"
-            found = f"the observation has {kept}, and info has {names}, after {method}() of {self._name}"
-            raise EnvironmentFailedError(f"--environment.action-mask {key}: {found}")
+            keys = f"the observation has {observation_keys}, and info has {names}, after {method}() of {self._name}"
+            raise EnvironmentFailedError(f"--environment.action-mask {key}: {keys}")
         name = f"the mask {key!r}"
-        return observation, as_mask(name, given, self._actions, shape, ended=terminated).astype(np.int8)
+        return observation, as_mask(name, mask, self._actions, shape, ended=terminated).astype(np.int8)
 
     def _raised(self, method: str, error: BaseException) -> NoReturn:
         where = raised_at(error) or self._place_of(method)
@@ -127,7 +127,7 @@ class Border(_Checks, gymnasium.Wrapper):
         except BaseException as error:
             self._raised("reset", error)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping | None)):
-            self._refuse("reset", f"returned {described(result)}, where (observation, info) is expected")
+            self._refuse("reset", f"returned {describe(result)}, where (observation, info) is expected")
         observation: Any
         info: Any
         observation, info = result[0], result[1] or {}
@@ -150,7 +150,7 @@ class Border(_Checks, gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            self._refuse("step", f"returned {described(result)}, where {_STEP_RESULT} is expected")
+            self._refuse("step", f"returned {describe(result)}, where {_STEP_RESULT} is expected")
         try:
             # The dtype by identity, which is faster; another object for the same dtype takes the longer way.
             fits = type(observation) is np.ndarray and observation.dtype is self._dtype
@@ -258,30 +258,30 @@ class CopyInProcess(gymnasium.Wrapper):
 
 def info_number(info: Any, name: str) -> float:
     """A number of an environment's info by its name, or by a path like episode.r. NaN where there is no number."""
-    found, _ = _found(info, name)
+    value, _ = _value_of(info, name)
     try:
-        return nan if found is None else as_number(name, found)
+        return nan if value is None else as_number(name, value)
     except (ValueError, OverflowError):
         return nan
 
 
 def info_numbers(info: Any, name: str, count: int) -> Any:
     """The same of a vector environment's info: float64 [count]."""
-    found, present = _found(info, name)
+    values, present = _value_of(info, name)
     try:
-        return np.broadcast_to(np.where(present, np.asarray(found, np.float64), nan), count)
+        return np.broadcast_to(np.where(present, np.asarray(values, np.float64), nan), count)
     except (TypeError, ValueError):
         return np.full(count, nan)
 
 
-def _found(info: Any, name: str) -> tuple[Any, Any]:
+def _value_of(info: Any, name: str) -> tuple[Any, Any]:
     """A value of info, None if there is none, and whether it is there: bool [B], or True.
 
     Gymnasium's info of vectors has this beside each value, by the value's name after an underscore.
     """
-    found, present = info, True
+    value, present = info, True
     for key in [name] if isinstance(info, Mapping) and name in info else name.split("."):
-        if not isinstance(found, Mapping) or key not in found:
+        if not isinstance(value, Mapping) or key not in value:
             return None, True
-        found, present = found[key], found.get(f"_{key}", True)
-    return found, present
+        value, present = value[key], value.get(f"_{key}", True)
+    return value, present

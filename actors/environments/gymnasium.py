@@ -76,26 +76,26 @@ class GymnasiumAdapter(Adapter):
         space, masked = vector.single_observation_space, config.action_mask is not None
         try:
             actions = self._actions = Actions(vector.single_action_space)
-            seen = self.reader = Observations(cast(Tuple, space).spaces[0] if masked else space)
+            reader = self.reader = Observations(cast(Tuple, space).spaces[0] if masked else space)
         except ValueError as error:
             vector.close()
             raise setting_error("environment.id", config.id, str(error)) from error
         self._count = count
         self._spec = EnvironmentSpec(
-            observation_shape=seen.shape,
-            observation_dtype=seen.dtype,
+            observation_shape=reader.shape,
+            observation_dtype=reader.dtype,
             actions=actions.spec,
             action_set=actions.names,
-            images=seen.dtype == "uint8",
+            images=reader.dtype == "uint8",
             has_lives=False,
             frames_per_agent_step=config.frame_skip,
-            observation_bounds=seen.bounds and (tuple(seen.bounds[0].tolist()), tuple(seen.bounds[1].tolist())),
-            parts=seen.parts,
-            numbers=seen.sizes,
-            left_out=tuple(seen.left_out),
+            observation_bounds=reader.bounds and (tuple(reader.bounds[0].tolist()), tuple(reader.bounds[1].tolist())),
+            parts=reader.parts,
+            numbers=reader.sizes,
+            left_out=tuple(reader.left_out),
             action_space=actions.description(),
             masked=masked,
-            notes=tuple(seen.notes),
+            notes=tuple(reader.notes),
         )
         return vector
 
@@ -193,8 +193,8 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
             warnings.filterwarnings("ignore", ".*AutoresetMode")
             vector = gymnasium.make_vec(spec, count, "vector_entry_point", **options)
     except TypeError as error:
-        found, limit = _UNEXPECTED.search(str(error)), spec.max_episode_steps
-        if found and found[1] == "max_episode_steps" and limit is not None:
+        match, limit = _UNEXPECTED.search(str(error)), spec.max_episode_steps
+        if match and match[1] == "max_episode_steps" and limit is not None:
             raise _not_native(config, f"it takes no max_episode_steps, and the id has {limit}") from error
         refused = _not_taken(error, config, creator, render_mode)
         if refused is None:
@@ -203,8 +203,8 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
     mode = vector.metadata.get("autoreset_mode")
     problem = ""
     if mode != AutoresetMode.NEXT_STEP:
-        named = mode.value if isinstance(mode, AutoresetMode) else mode
-        problem = f"the autoreset_mode of its metadata is {named}, where AutoresetMode.NEXT_STEP is expected"
+        mode_name = mode.value if isinstance(mode, AutoresetMode) else mode
+        problem = f"the autoreset_mode of its metadata is {mode_name}, where AutoresetMode.NEXT_STEP is expected"
     elif vector.num_envs != count:
         problem = f"it has {vector.num_envs} copies, where an actor asked for {count}"
     elif has_pictures(vector.single_observation_space):
@@ -295,10 +295,10 @@ def _refuse_statistics(environment: Any, config: EnvironmentConfig) -> None:
     training's.
     """
     for layer in _layers(environment):
-        own = list(vars(layer).values())
-        own += [part for value in own if isinstance(value, Mapping) for part in value.values()]
-        own += [part for value in own if isinstance(value, list | tuple) for part in value]
-        if any(isinstance(value, RunningMeanStd) for value in own):
+        values = list(vars(layer).values())
+        values += [part for value in values if isinstance(value, Mapping) for part in value.values()]
+        values += [part for value in values if isinstance(value, list | tuple) for part in value]
+        if any(isinstance(value, RunningMeanStd) for value in values):
             setting, value = ("wrappers", ",".join(config.wrappers)) if config.wrappers else ("id", config.id)
             raise setting_error(
                 f"environment.{setting}",
@@ -333,10 +333,10 @@ def _parameters(*takers: Any) -> dict[str, inspect.Parameter]:
 def _types(parameter: inspect.Parameter | None) -> set[str]:
     if parameter is None:
         return set()
-    given = set[str]() if parameter.default in (inspect.Parameter.empty, None) else {type(parameter.default).__name__}
+    names = set[str]() if parameter.default in (inspect.Parameter.empty, None) else {type(parameter.default).__name__}
     if parameter.annotation is inspect.Parameter.empty:
-        return given
-    return given | set(re.findall(r"\w+", str(parameter.annotation)))
+        return names
+    return names | set(re.findall(r"\w+", str(parameter.annotation)))
 
 
 def _not_taken(
@@ -346,8 +346,8 @@ def _not_taken(
 
     By the message of the call: an environment with `**kwargs` may pass them on to a class that takes fewer.
     """
-    if found := _UNEXPECTED.search(str(error)):
-        name = found[1]
+    if match := _UNEXPECTED.search(str(error)):
+        name = match[1]
     elif str(error).startswith(f"{getattr(creator, '__name__', '')}() takes no arguments"):
         # A class without a constructor of its own.
         name = next(iter(config.options), "render_mode")
@@ -358,12 +358,12 @@ def _not_taken(
         return setting_error("environment.id", config.id, f"takes no render_mode, by which it would draw; {remedy}")
     if name not in config.options:
         return None
-    known = _parameters(creator)
-    taken = [other for other, each in known.items() if each.kind not in _VARIADIC and other != "render_mode"]
-    if near := difflib.get_close_matches(name, taken, n=1):
+    parameters = _parameters(creator)
+    options = [other for other, each in parameters.items() if each.kind not in _VARIADIC and other != "render_mode"]
+    if near := difflib.get_close_matches(name, options, n=1):
         advice = f"did you mean {near[0]}?"
     else:
-        advice = f"it takes {', '.join(taken)}" if taken else "leave it out"
+        advice = f"it takes {', '.join(options)}" if options else "leave it out"
     value = f"{name} {config.options[name]}"
     return setting_error("environment.options", value, f"{config.id} takes no such option; {advice}")
 
@@ -394,14 +394,14 @@ class RepeatedAction(gymnasium.Wrapper):
 
 def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
     module, name, options = read_wrapper(wrapper)
-    made = getattr(importlib.import_module(module), name, None)
-    if not callable(made):
+    wrapper_class = getattr(importlib.import_module(module), name, None)
+    if not callable(wrapper_class):
         raise setting_error("environment.wrappers", wrapper, f"{module} has no {name}")
-    if isinstance(made, type) and issubclass(made, gymnasium.vector.VectorWrapper):
+    if isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.vector.VectorWrapper):
         problem = f"is a wrapper of vectors; those of single environments are in {module.removesuffix('.vector')}"
         raise setting_error("environment.wrappers", wrapper, problem)
     try:
-        wrapped = made(environment, **_typed(options, made))
+        wrapped = wrapper_class(environment, **_typed(options, wrapper_class))
     except Exception as error:
         problem = f"cannot be made: {typed_line(error)}{raised_at(error)}"
         raise setting_error("environment.wrappers", wrapper, problem) from error

@@ -63,8 +63,8 @@ def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
 def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, gymnasium.Space], Any]) -> Any:
     """An observation with `change(part, its space)` in place of each part. Missing parts stay missing."""
     if isinstance(space, Dict) and isinstance(observation, Mapping):
-        known = [key for key in space.spaces if key in observation]
-        return {key: with_parts(space[key], observation[key], change) for key in known}
+        keys = [key for key in space.spaces if key in observation]
+        return {key: with_parts(space[key], observation[key], change) for key in keys}
     if isinstance(space, Tuple) and isinstance(observation, tuple | list | np.ndarray):
         return tuple(with_parts(inner, part, change) for inner, part in zip(space, observation, strict=False))
     return change(observation, space)

@@ -81,10 +81,10 @@ class Actions:
 
     def description(self) -> dict[str, Any]:
         """The space for descriptions in JSON: dtype, shape, and the start of choices, or bounds."""
-        described: dict[str, Any] = {"dtype": str(self._dtype), "shape": list(self._shape)}
+        description: dict[str, Any] = {"dtype": str(self._dtype), "shape": list(self._shape)}
         if not self.spec.continuous:
-            return {**described, "start": np.asarray(self._start).tolist()}
-        return {**described, "low": json_bounds(self._range[2]), "high": json_bounds(self._range[3])}
+            return {**description, "start": np.asarray(self._start).tolist()}
+        return {**description, "low": json_bounds(self._range[2]), "high": json_bounds(self._range[3])}
 
 
 def _size(space: gymnasium.Space) -> int:

@@ -50,7 +50,7 @@ def _dict_check(checks: dict[Any, _Check], needed: list[Any], part: str) -> _Che
 
     def check(observation: Any) -> dict[Any, Any]:
         if not isinstance(observation, Mapping) or any(key not in observation for key in needed):
-            raise ValueError(f"{part} is {described(observation)}, where a dictionary with {names} is expected")
+            raise ValueError(f"{part} is {describe(observation)}, where a dictionary with {names} is expected")
         return {key: inner(observation.get(key)) for key, inner in checks.items()}
 
     return check
@@ -59,7 +59,7 @@ def _dict_check(checks: dict[Any, _Check], needed: list[Any], part: str) -> _Che
 def _tuple_check(checks: list[_Check], part: str) -> _Check:
     def check(observation: Any) -> tuple[Any, ...]:
         if not isinstance(observation, tuple | list | np.ndarray) or len(observation) != len(checks):
-            raise ValueError(f"{part} is {described(observation)}, where a tuple of {len(checks)} is expected")
+            raise ValueError(f"{part} is {describe(observation)}, where a tuple of {len(checks)} is expected")
         return tuple(inner(value) for inner, value in zip(checks, observation, strict=True))
 
     return check
@@ -95,24 +95,24 @@ def _array_check(part: str, dtype: np.dtype, shape: tuple[int, ...], bounds: tup
 
 def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], expected: str) -> npt.NDArray[Any]:
     """`value` as an array of this dtype and shape; a ValueError if values would be lost."""
-    given = None
+    array = None
     try:
         # The number under a mask is not a value.
-        given = np.asarray(None if np.ma.is_masked(value) else value)
-        fits = given.dtype.kind in "biuf" and (given.shape == shape or (given.size == 1 and np.prod(shape) == 1))
+        array = np.asarray(None if np.ma.is_masked(value) else value)
+        fits = array.dtype.kind in "biuf" and (array.shape == shape or (array.size == 1 and np.prod(shape) == 1))
     # Ragged lists raise an error, and so may classes of libraries.
     except Exception:
         fits = False
-    if given is None or not fits:
-        seen = described(value) if given is None or given.dtype.kind not in "biuf" else described(given)
-        raise ValueError(f"{part} is {seen}, where {expected} is expected")
+    if array is None or not fits:
+        description = describe(value) if array is None or array.dtype.kind not in "biuf" else describe(array)
+        raise ValueError(f"{part} is {description}, where {expected} is expected")
     # Numbers beyond the range of a float become infinite, as those of the environment's own dtype may be.
     with np.errstate(all="ignore"):
-        cast = given.astype(dtype).reshape(shape)
-        same = dtype.kind == "f" or (cast == given.reshape(shape))
+        cast = array.astype(dtype).reshape(shape)
+        same = dtype.kind == "f" or (cast == array.reshape(shape))
     if not np.all(same):
-        lost = given.reshape(shape)[~same].ravel()[0]
-        raise ValueError(f"{part} is {described(given)} with {lost}, where {expected} is expected")
+        lost = array.reshape(shape)[~same].ravel()[0]
+        raise ValueError(f"{part} is {describe(array)} with {lost}, where {expected} is expected")
     return cast
 
 
@@ -125,25 +125,25 @@ def as_truth(name: str, value: Any) -> bool:
     expected = "True or False"
     number = value if isinstance(value, np.bool_) else as_number(name, value, expected)
     if number not in (0, 1):
-        raise ValueError(f"{name} is {described(value)}, where {expected} is expected")
+        raise ValueError(f"{name} is {describe(value)}, where {expected} is expected")
     return bool(number)
 
 
 def as_mask(
-    name: str, given: Any, actions: ActionSpec, shape: tuple[int, ...], *, ended: Any = False
+    name: str, value: Any, actions: ActionSpec, shape: tuple[int, ...], *, ended: Any = False
 ) -> npt.NDArray[np.bool_]:
     """Masks of allowed actions, bool of `shape` [A] or [B, A], from truth values, or a tuple of arrays of each choice.
 
     A mask without an allowed action raises a ValueError, but allows all actions where the episode has `ended`, a truth
     value or bool [B].
     """
-    if actions.choices and isinstance(given, tuple) and len(given) == len(actions.choices):
+    if actions.choices and isinstance(value, tuple) and len(value) == len(actions.choices):
         try:
-            given = np.concatenate(given, axis=-1)
+            value = np.concatenate(value, axis=-1)
         except (TypeError, ValueError):
-            given = np.empty(0, object)
+            value = np.empty(0, object)
     expected = f"a truth value for each of {actions.size} actions {list(shape)}"
-    mask = as_array(name, given, np.dtype(np.bool_), shape, expected)
+    mask = as_array(name, value, np.dtype(np.bool_), shape, expected)
     possible = np.logical_or.reduceat(mask, np.cumsum((0, *actions.choices[:-1])), axis=-1)
     impossible = ~possible.all(axis=-1, keepdims=True)
     if not np.any(impossible & ~np.asarray(ended)[..., None]):
@@ -152,7 +152,7 @@ def as_mask(
     raise ValueError(f"{name} allows no action{of_choice}; only a terminated episode may end so")
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     match value:
         case np.ndarray():
             masked = " with masked numbers" if np.ma.is_masked(value) else ""

@@ -112,10 +112,10 @@ class VectorEnvironment:
         numbers[faults] = 0.0
         return NonFinite(np.any(faults, axis=1, keepdims=True)[:, 0], name)
 
-    def _called(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _called(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """The result of a method of the library's environment, whose errors are an `EnvironmentFailedError`."""
         try:
-            result = method(*arguments, **named)
+            result = method(*arguments, **keywords)
         except (EnvironmentFailedError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -215,30 +215,30 @@ def _near(environment_id: str) -> str:
         return _VERSION.sub("", name.rpartition("/")[2]).lower()
 
     # Gymnasium's older ids of games skip frames themselves, and are refused.
-    known = [
+    ids = [
         name
         for name, spec in gymnasium.registry.items()
         if name.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
     ]
     # Where names are equal, the newest one without a namespace stays.
-    names = {bare(name): name for name in sorted(known, key=lambda name: ("/" not in name, name))}
-    near = [names[found] for found in difflib.get_close_matches(bare(environment_id), names, cutoff=0.7)]
+    names = {bare(name): name for name in sorted(ids, key=lambda name: ("/" not in name, name))}
+    near = [names[match] for match in difflib.get_close_matches(bare(environment_id), names, cutoff=0.7)]
     return f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"
 
 
 def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> str | None:
     """Play a few random steps. Returns a remark on an observation outside of its bounds."""
     generator = np.random.default_rng(0)
-    seen = [environments.reset(0)]
+    batches = [environments.reset(0)]
     for _ in range(_TRIAL_STEPS):
-        result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
-        seen.append(result.observations)
+        result = environments.step(random_actions(spec.actions, 1, generator, spec.split(batches[-1])[1]))
+        batches.append(result.observations)
         if (result.terminated | result.truncated).any():
             break
     if spec.observation_bounds is None or spec.parts is not None:
         return None
     low, high = np.array(spec.observation_bounds, np.float32)
-    observations = np.concatenate([spec.split(rows)[0] for rows in seen])
+    observations = np.concatenate([spec.split(rows)[0] for rows in batches])
     outside = np.argwhere((observations < low) | (observations > high))
     if not outside.size:
         return None
@@ -258,7 +258,7 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArra
     Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
     subtracted, none are.
     """
-    generator, kept = np.random.default_rng(seed), []
+    generator, pictures = np.random.default_rng(seed), []
     with _checked(config) as environments:
         spec = environments.spec()
         observations, masks = spec.split(environments.reset(seed))
@@ -266,5 +266,5 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArra
             result = environments.step(random_actions(spec.actions, 1, generator, masks))
             observations, masks = spec.split(result.observations)
             if step % _STRIDE == 0:
-                kept.append(observations[0])
-    return np.mean(kept, axis=0, dtype=np.float32)
+                pictures.append(observations[0])
+    return np.mean(pictures, axis=0, dtype=np.float32)

@@ -100,7 +100,7 @@ def scaling(arguments: ScalingArguments) -> int:
         elif config.address == "local":
             thread_budget(config)
     console, load = Console(), busy(load_average())
-    made: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
+    states: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
     interrupted, seconds = False, arguments.seconds
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as recordings:
         try:
@@ -112,12 +112,12 @@ def scaling(arguments: ScalingArguments) -> int:
                         state = rehearsed_state(config, spec, actors, seconds, Path(recordings))
                     else:
                         state = steady_state(config, train_for(config, seconds), seconds)
-                    made[actors].append(state)
+                    states[actors].append(state)
         except KeyboardInterrupt:
             interrupted = True
-            shown = "what was measured is shown" if any(made.values()) else "nothing was measured"
-            console.print(f"interrupted; {shown}")
-    points = summarise(configs, made)
+            note = "what was measured is shown" if any(states.values()) else "nothing was measured"
+            console.print(f"interrupted; {note}")
+    points = summarise(configs, states)
     if not points:
         return EXIT_INTERRUPTED
     if arguments.rehearse:
@@ -125,7 +125,7 @@ def scaling(arguments: ScalingArguments) -> int:
         targets = AGENT_STEPS_TO_TARGET.get(first.preset, {}) if of_preset else {}
         for point in points:
             actors = point["actors"]
-            point |= rehearsal_figures(configs[actors], actors, made[actors], targets)
+            point |= rehearsal_figures(configs[actors], actors, states[actors], targets)
     repeats = {f"{point['actors']} actors": (point["least"], point["most"]) for point in points}
     result = {
         "points": points,
@@ -148,10 +148,10 @@ def scaling(arguments: ScalingArguments) -> int:
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
-def summarise(configs: Mapping[int, RunConfig], made: Mapping[int, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+def summarise(configs: Mapping[int, RunConfig], states: Mapping[int, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The point of each number of actors: medians over repeats, speed-up and efficiency against the fewest actors."""
     points: list[dict[str, Any]] = []
-    for actors, repeats in made.items():
+    for actors, repeats in states.items():
         if not repeats:
             continue
         rates = [repeat["agent_steps_per_second"] for repeat in repeats]
@@ -221,8 +221,8 @@ def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
     last = points[-1]
     if len(points) == 1:
         return "one number of actors shows no saturation"
-    seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
+    speed_up = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9:
-        return f"{seen}: no saturation"
+        return f"{speed_up}: no saturation"
     spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])
-    return " ".join([f"{seen}.", *held_back(spent, config)])
+    return " ".join([f"{speed_up}.", *held_back(spent, config)])

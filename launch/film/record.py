@@ -54,12 +54,12 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
     performance = Performance(arguments, arguments.episodes)
-    made, stage = performance.description, performance.stage
-    output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
+    description, stage = performance.description, performance.stage
+    output = arguments.output or folder.output(f"videos/update-{description['version']}.{arguments.format}")
     check_can_be_written(output, "output")
-    print_line(console, f"playing {made['environment']} with {performance.source}")
+    print_line(console, f"playing {description['environment']} with {performance.source}")
     returns: list[float] = []
-    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)
+    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**description), stage.enlargement)
     try:
         with closing(performance), writer:
             for episode in range(arguments.episodes):
@@ -73,7 +73,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         what = f"{len(returns)} whole episodes are in the video, and part of the next" if writer.frames else "no video"
         console.print(f"interrupted: {what}")
     result = {
-        **made,
+        **description,
         "returns": returns,
         "frames": writer.frames,
         "seconds": writer.frames / stage.frames_per_second,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import AtariEnvironment, GymnasiumAdapter, VectorEnvironment, atari_game
-from actors.environments.values import as_array, described
+from actors.environments.values import as_array, describe
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig
@@ -150,7 +150,7 @@ def as_frame(rendered: Any) -> Frame:
     elif picture.ndim == 3 and picture.shape[2] not in _CHANNELS:
         picture = np.moveaxis(picture, 0, -1)
     if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
-        raise ValueError(f"render() gave {described(rendered)}, where {_PICTURE} is expected")
+        raise ValueError(f"render() gave {describe(rendered)}, where {_PICTURE} is expected")
     frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
 
@@ -169,13 +169,13 @@ def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterato
     memory, step = policy.first_state(1), None
     while step is None or not step.ended:
         preferences = policy.preferences(observations, memory)
-        seen = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+        estimates = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
         if step is None:
-            yield (step := PlayedStep([frame], 0.0, *seen, None))
+            yield (step := PlayedStep([frame], 0.0, *estimates, None))
         acted = act(observations, memory)
         memory = acted.state
         observations, reward, ended, frames = stage.step(acted.actions)
-        yield (step := PlayedStep(frames, step.episode_return + reward, *seen, acted.actions[0], ended))
+        yield (step := PlayedStep(frames, step.episode_return + reward, *estimates, acted.actions[0], ended))
 
 
 class Performance:

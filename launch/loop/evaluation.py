@@ -126,12 +126,12 @@ class SharedEvaluation(EvaluationShares):
     def _result(self) -> EvaluationResult:
         """The result of the whole waves so far, ordered by wave and environment: arrivals do not change it."""
         part = EvaluationPart.joined(self._parts)
-        chosen = np.lexsort((part.environments, part.order))
-        chosen = chosen[part.order[chosen] < self.whole.episodes]
+        order = np.lexsort((part.environments, part.order))
+        order = order[part.order[order] < self.whole.episodes]
         returns, lengths, info, _ = part.episodes
-        info = {name: values[chosen] for name, values in info.items()}
-        episodes = EpisodeStats(returns[chosen], lengths[chosen], info)
-        return EvaluationResult(self._snapshot, episodes, self.whole.policy, part.games[chosen], self.agent_steps)
+        info = {name: values[order] for name, values in info.items()}
+        episodes = EpisodeStats(returns[order], lengths[order], info)
+        return EvaluationResult(self._snapshot, episodes, self.whole.policy, part.games[order], self.agent_steps)
 
 
 # ---- Figures

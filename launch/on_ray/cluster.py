@@ -258,12 +258,12 @@ def check_gpus(config: RunConfig, actors: int) -> None:
     """Refuse a run on this machine that needs more GPUs than Ray has: its processes would wait for them forever."""
     of_actors = actors / ACTORS_A_GPU if config.actor.device == "gpu" else 0.0
     needed = of_actors + (config.learner.device == "gpu")
-    found = ray.cluster_resources().get("GPU", 0.0) if needed else 0.0
-    if found >= needed:
+    gpus = ray.cluster_resources().get("GPU", 0.0) if needed else 0.0
+    if gpus >= needed:
         return
     if not of_actors:
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
-    problem = f"Ray finds {found:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
+    problem = f"Ray finds {gpus:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
     raise setting_error("actor.device", "gpu", problem)
 
 
@@ -354,8 +354,8 @@ def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[
             text = one_line(error)
             report = {"error": text[-200:], "advice": "see ray logs on that node"}
             if "ModuleNotFoundError" in text or "No module named" in text:
-                missing = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
+                modules = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
                 advice = "copy this folder there and run: pip install --editable ."
-                report = {"error": f"{missing} cannot be imported there", "advice": advice}
+                report = {"error": f"{modules} cannot be imported there", "advice": advice}
         reports.append(report | {"node": node.address})
     return reports

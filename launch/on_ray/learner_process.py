@@ -183,15 +183,15 @@ def start_learner(start: LearnerStart) -> Any:
 
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
-    shown = ""
+    message = ""
     while not stop.requested:
         nodes = cluster_nodes()
         try:
             placement = place(config, nodes)
         except ConfigurationError as error:
-            if str(error) != shown:
-                shown = str(error)
-                say(f"waiting for nodes: {shown}")
+            if str(error) != message:
+                message = str(error)
+                say(f"waiting for nodes: {message}")
             # Ray sends no event when a node joins, and `stop` has none on purpose.
             time.sleep(VIEW_SECONDS)
             continue

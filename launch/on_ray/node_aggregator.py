@@ -99,9 +99,9 @@ class NodesExecutor(RayExecutor):
         """Number of actors for each node without an aggregator, by node id."""
         slots = self._slots.slots_by_node()
         _, most = self._config.actor_range
-        left = sum(slots.values()) if most is None else most - self.actors
-        taken = {worker.node for worker in self._workers.values()}
-        return {node: min(count, left) for node, count in slots.items() if node not in taken and left > 0}
+        remaining = sum(slots.values()) if most is None else most - self.actors
+        nodes_in_use = {worker.node for worker in self._workers.values()}
+        return {node: min(count, remaining) for node, count in slots.items() if node not in nodes_in_use and remaining > 0}
 
 
 def _copy(snapshot: WeightSnapshot) -> WeightSnapshot:

@@ -135,12 +135,12 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
     def order(node: Node) -> tuple[bool, bool, bool, float]:
         return node.marked, needs_gpu and node.gpus >= 1, node.head, node.cores
 
-    chosen = max(staying, key=order)
-    if needs_gpu and chosen.gpus < 1:
+    choice = max(staying, key=order)
+    if needs_gpu and choice.gpus < 1:
         if any(node.gpus >= 1 for node in staying):
-            raise setting_error("learner.device", "gpu", f"the node marked for the learner, {chosen.address}, has none")
+            raise setting_error("learner.device", "gpu", f"the node marked for the learner, {choice.address}, has none")
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
-    return chosen
+    return choice
 
 
 def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
@@ -197,8 +197,8 @@ def desired_actors(config: RunConfig, slots: dict[str, int]) -> int:
 
 def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
     """The node with the most free slots, given the nodes of the running actors; None if all are full."""
-    taken = Counter(running)
-    free = {node: count - taken[node] for node, count in slots.items() if count > taken[node]}
+    usage = Counter(running)
+    free = {node: count - usage[node] for node, count in slots.items() if count > usage[node]}
     return max(free, key=lambda node: free[node]) if free else None
 
 

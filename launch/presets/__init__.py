@@ -89,8 +89,8 @@ _WITHOUT_IMAGES = {
 def check_preset(name: str) -> None:
     """Refuse a name that no preset has, with advice on another one."""
     if name not in PRESETS:
-        if (known := _NEAREST.get(name.lower())) is not None:
-            advice = f": {known}; see tributary presets"
+        if (near := _NEAREST.get(name.lower())) is not None:
+            advice = f": {near}; see tributary presets"
         else:
             advice = nearest(name, PRESETS)
             if not advice.endswith("?"):
@@ -102,8 +102,8 @@ def usual_agent_steps(preset: str, config: RunConfig) -> int | None:
     """The agent steps after which a run of a preset usually reaches its return; None if `config` has another task."""
     if preset not in PRESETS:
         return None
-    known = PRESETS[preset].config
-    same = config.stop_at_return == known.stop_at_return and config.environment == known.environment
+    preset_config = PRESETS[preset].config
+    same = config.stop_at_return == preset_config.stop_at_return and config.environment == preset_config.environment
     return PRESETS[preset].usual_agent_steps if same else None
 
 
@@ -162,8 +162,8 @@ def _game(environment_id: str) -> str | None:
     from actors.environments import atari_game
 
     # Environments of presets with `imports` may not be registered yet.
-    own = (config.environment for _, config, _ in PRESETS.values() if config.environment.id == environment_id)
-    if any(environment.imports for environment in own):
+    environments = (config.environment for _, config, _ in PRESETS.values() if config.environment.id == environment_id)
+    if any(environment.imports for environment in environments):
         return None
     try:
         return atari_game(environment_id)

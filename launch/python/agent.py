@@ -160,9 +160,9 @@ class EnvironmentSide:
         else:
             items, one = self._items(observation)
             empty: Any = create_empty_array(self._space, len(items))
-            given = concatenate(self._space, items, empty)
+            observations = concatenate(self._space, items, empty)
             rows = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
-            rows = self.adapter.observations((given, 0) if self._spec.masked else given, rows)
+            rows = self.adapter.observations((observations, 0) if self._spec.masked else observations, rows)
         if not self._spec.masked:
             if mask is not None:
                 raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
@@ -182,8 +182,8 @@ class EnvironmentSide:
         one = np.ndim(observation) == len(shape)
         # Without observations there is no batch.
         batch_shape = (max(1, len(observation)) if np.ndim(observation) else 1, *shape)
-        made = ", as agent.environment() gives it," if self._spec.images else ""
-        expected = f"{dtype} {list(shape)}{made} or a batch"
+        source = ", as agent.environment() gives it," if self._spec.images else ""
+        expected = f"{dtype} {list(shape)}{source} or a batch"
         rows = as_array(f"the observation of {self._id}", observation, dtype, shape if one else batch_shape, expected)
         rows = np.ascontiguousarray(rows).reshape(-1, *shape)
         if self._spec.masked:

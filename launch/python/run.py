@@ -65,8 +65,8 @@ def _check_names(options: PlayOptions) -> None:
     """Refuse other options of the commands, such as json: in Python a result is returned."""
     for name in options:
         if name not in PlayOptions.__annotations__:
-            known = ", ".join(PlayOptions.__annotations__)
-            raise TypeError(f"got an unexpected keyword argument {name!r}; there are episodes, {known}")
+            names = ", ".join(PlayOptions.__annotations__)
+            raise TypeError(f"got an unexpected keyword argument {name!r}; there are episodes, {names}")
 
 
 class Run:
@@ -258,9 +258,9 @@ class Training:
             self._error = error
             if isinstance(error, KeyboardInterrupt) and not self._stop.interrupted:
                 # Nobody pressed Ctrl-C.
-                kept = RunFolder(self.path).has_checkpoint
-                what = "its last checkpoint is kept" if kept else "there is nothing to save"
-                self._error = TrainingFailedError(f"the run was stopped before it trained{kept * ' on'}: {what}")
+                has_checkpoint = RunFolder(self.path).has_checkpoint
+                what = "its last checkpoint is kept" if has_checkpoint else "there is nothing to save"
+                self._error = TrainingFailedError(f"the run was stopped before it trained{has_checkpoint * ' on'}: {what}")
         finally:
             if self._made:
                 discard_if_empty(self.path)

@@ -108,8 +108,8 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
 def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
     """The curve of the metric `y`; a ConfigurationError if no row has it."""
     # The mean of returns that are not finite is null.
-    known = [point for point in evaluation_points(run.rows) if point["mean_return"] is not None]
-    points = [(point[_COLUMNS[x]], point["mean_return"], point["standard_error"] or 0.0) for point in known]
+    finite_points = [point for point in evaluation_points(run.rows) if point["mean_return"] is not None]
+    points = [(point[_COLUMNS[x]], point["mean_return"], point["standard_error"] or 0.0) for point in finite_points]
     evaluations = np.array(points, np.float64).reshape(-1, 3).T
     if y == EVALUATION_RETURN and points:
         return Curve(run, evaluations[0], evaluations[1])
@@ -135,8 +135,8 @@ def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The evaluations of a run, in the order of their weights; see `launch.run.stopping.Evaluations.receive`."""
-    found = {point["frames"]: point for row in rows for point in row.get("evaluations") or ()}
-    return [found[frames] for frames in sorted(found)]
+    points = {point["frames"]: point for row in rows for point in row.get("evaluations") or ()}
+    return [points[frames] for frames in sorted(points)]
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:

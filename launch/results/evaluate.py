@@ -312,8 +312,8 @@ def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.i
     _, first, times_played = np.unique(games, return_index=True, return_counts=True)
     if len(first) < 2 or not np.isfinite(returns).all():
         return None
-    drawn = np.random.default_rng(0).choice(len(first), (_RESAMPLES, len(first)))
-    means = np.sum((times_played * returns[first])[drawn], axis=1) / np.sum(times_played[drawn], axis=1)
+    samples = np.random.default_rng(0).choice(len(first), (_RESAMPLES, len(first)))
+    means = np.sum((times_played * returns[first])[samples], axis=1) / np.sum(times_played[samples], axis=1)
     low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
 

@@ -105,16 +105,16 @@ def export(arguments: ExportArguments) -> None:
         "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
-    taken = f"{{{', '.join(inputs)}}}" if onnx or len(inputs) > 1 or spec.parts else next(iter(inputs))
+    call = f"{{{', '.join(inputs)}}}" if onnx or len(inputs) > 1 or spec.parts else next(iter(inputs))
     files = {
-        "model.keras": f"keras.models.load_model(…)({taken})",
-        "saved_model": f"loaded = tf.saved_model.load(…); loaded.serve({taken})",
+        "model.keras": f"keras.models.load_model(…)({call})",
+        "saved_model": f"loaded = tf.saved_model.load(…); loaded.serve({call})",
     }
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
         part = Path(parent) / "export"
         part.mkdir()
         if onnx:
-            files = {"model.onnx": f"onnxruntime.InferenceSession(…).run(None, {taken})"}
+            files = {"model.onnx": f"onnxruntime.InferenceSession(…).run(None, {call})"}
             _write_onnx(model, inputs, part / "model.onnx")
         else:
             model.save(part / "model.keras")
@@ -137,8 +137,8 @@ def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
     signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name=name) for name, x in inputs.items()]
 
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        given = dict(zip(inputs, tensors, strict=True))
-        output = model(given if isinstance(model.input, dict) else given["observations"])
+        arguments = dict(zip(inputs, tensors, strict=True))
+        output = model(arguments if isinstance(model.input, dict) else arguments["observations"])
         # A name of a graph is that of an input or of an output.
         return {f"next_{name}" if name in inputs else name: tensor for name, tensor in output.items()}
 
@@ -167,12 +167,12 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.parts is None:
         shape = [None, *spec.observation_shape]
         return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more}
-    named: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
     }
     if spec.parts.numbers:
-        named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
-    return {"named": named, **more}
+        inputs["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
+    return {"named": inputs, **more}
 
 
 def _scaled_inside(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:

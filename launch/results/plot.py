@@ -107,8 +107,8 @@ def plot(arguments: PlotArguments) -> None:
         groups = [band._replace(label=label) for band, label in zip(groups, arguments.labels, strict=True)]
     output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
-    with curves_figure(groups, x, y) as drawn:
-        save(drawn, paths, runs=[curve.run.folder.name for curve in curves])
+    with curves_figure(groups, x, y) as chart:
+        save(chart, paths, runs=[curve.run.folder.name for curve in curves])
     console = Console()
     for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
         print_line(console, line)
@@ -121,33 +121,33 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
     """The run folders among `paths` and directly below them, each of them once."""
     if not paths:
         raise ConfigurationError("RUN: is missing; name at least one run folder, or latest")
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in paths:
         inside = [path] if (path / "config.json").is_file() else sorted(p.parent for p in path.glob("*/config.json"))
         if not inside:
             raise setting_error("run", path, "is not the folder of a run, and holds none")
-        found += inside
+        folders += inside
     # By a folder of runs and by a path of its own, a run would count twice.
     once: dict[Path, Path] = {}
-    for path in found:
+    for path in folders:
         once.setdefault(path.resolve(), path)
     return list(once.values())
 
 
 def read_each(paths: Sequence[Path], read: Callable[[Path], _Read]) -> list[_Read]:
     """The result of `read` for each run. Runs without a result yet are named and left out, unless no run has one."""
-    found: list[_Read] = []
+    results: list[_Read] = []
     refused: list[ConfigurationError] = []
     for path in paths:
         try:
-            found.append(read(path))
+            results.append(read(path))
         except ConfigurationError as error:
             refused.append(error)
-    if not found:
+    if not results:
         raise refused[0]
     for reason in refused:
         print_line(Console(), f"left out: {reason}")
-    return found
+    return results
 
 
 def default_output(runs: list[Path], name: str) -> Path:
@@ -190,40 +190,40 @@ def curves_figure(groups: Sequence[Band], x: XAxis, y: str) -> Iterator["Figure"
     columns = min(len(panels), _PANELS_IN_A_ROW)
     rows = math.ceil(len(panels) / columns)
     width, height = _PANEL_INCHES if len(panels) > 1 else _ONLY_PANEL_INCHES
-    with figure(width * columns, height * rows, columns, rows) as (drawn, every):
+    with figure(width * columns, height * rows, columns, rows) as (chart, every):
         for axes, inside in zip(every, panels, strict=False):
             _draw_panel(axes, inside, y, width)
         for axes in every[len(panels) :]:
             axes.remove()
-        _label_x(drawn, x)
-        _make_room_for_legends(drawn, columns)
-        yield drawn
+        _label_x(chart, x)
+        _make_room_for_legends(chart, columns)
+        yield chart
 
 
 def panels_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, float], *, legend: bool) -> Iterator[str]:
     """A picture of the curves of each environment, `size` inches large."""
     for groups in _by_environment(bands(curves)):
-        with figure(*size) as (drawn, (axes,)):
+        with figure(*size) as (chart, (axes,)):
             _draw_panel(axes, groups, y, size[0], legend=legend)
-            _label_x(drawn, x)
-            _make_room_for_legends(drawn)
-            yield as_svg(drawn)
+            _label_x(chart, x)
+            _make_room_for_legends(chart)
+            yield as_svg(chart)
 
 
 def _by_environment(groups: Sequence[Band]) -> list[list[Band]]:
-    found: dict[str, list[Band]] = {}
+    by_environment: dict[str, list[Band]] = {}
     for band in groups:
-        found.setdefault(band.environment, []).append(band)
-    return list(found.values())
+        by_environment.setdefault(band.environment, []).append(band)
+    return list(by_environment.values())
 
 
-def _label_x(drawn: "Figure", x: XAxis) -> None:
+def _label_x(chart: "Figure", x: XAxis) -> None:
     """The label and the ticks of all panels: of a time in the largest unit of which it is at least two."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    longest = max(axes.get_xlim()[1] for axes in drawn.axes)
+    longest = max(axes.get_xlim()[1] for axes in chart.axes)
     unit, seconds = next((item for item in _SECONDS.items() if longest >= 2 * item[1]), ("seconds", 1))
-    for axes in drawn.axes:
+    for axes in chart.axes:
         if x == "seconds":
             last = axes.get_xlim()[1] / seconds
             ticks = np.array(MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, last))
@@ -264,12 +264,12 @@ def _filled(text: str, width: float, in_an_inch: int, less: float) -> str:
     return textwrap.fill(text, int(in_an_inch * (width - less)))
 
 
-def _make_room_for_legends(drawn: "Figure", columns: int = 1) -> None:
+def _make_room_for_legends(chart: "Figure", columns: int = 1) -> None:
     """Make a figure higher by the highest legend of each row of panels, so that axes keep their size."""
-    legends = [axes.get_legend() for axes in drawn.axes]
-    heights = [0.0 if legend is None else legend.get_window_extent().height / drawn.dpi for legend in legends]
+    legends = [axes.get_legend() for axes in chart.axes]
+    heights = [0.0 if legend is None else legend.get_window_extent().height / chart.dpi for legend in legends]
     rows = [max(heights[first : first + columns]) for first in range(0, len(heights), columns)]
-    drawn.set_figheight(drawn.get_figheight() + sum(rows))
+    chart.set_figheight(chart.get_figheight() + sum(rows))
 
 
 def _draw_band(axes: "Axes", colour: str, band: Band) -> None:
@@ -319,22 +319,22 @@ def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Iter
 
     # Not in the style of the user's matplotlibrc, which may need LaTeX.
     with style.context(["default", _STYLE]):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        yield drawn, list(drawn.subplots(rows, columns, squeeze=False).flat)
+        chart = Figure(figsize=(width, height), layout="constrained")
+        yield chart, list(chart.subplots(rows, columns, squeeze=False).flat)
 
 
-def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
+def save(chart: "Figure", paths: Sequence[Path], **description: Any) -> None:
     """Write a figure to each path, in the format of its suffix. Each file is replaced as a whole."""
-    drawn.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
-    comment = provenance_text(**made)
+    chart.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
+    comment = provenance_text(**description)
     for path in paths:
         with replacement(path) as part:
-            drawn.savefig(part, metadata={"Subject" if path.suffix == ".pdf" else "Description": comment})
+            chart.savefig(part, metadata={"Subject" if path.suffix == ".pdf" else "Description": comment})
 
 
-def as_svg(drawn: "Figure") -> str:
+def as_svg(chart: "Figure") -> str:
     text = io.StringIO()
-    drawn.savefig(text, format="svg", metadata={"Date": None})
+    chart.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
@@ -342,23 +342,23 @@ def stages_svg(microseconds: dict[str, float]) -> str:
     """A bar chart of an actor's microseconds per agent step, by stage, with their shares."""
     total = sum(microseconds.values()) or 1.0
     names = list(microseconds)[::-1]
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+    with figure(width=5.6, height=2.6) as (chart, (axes,)):
         bars = axes.barh(names, [microseconds[name] for name in names], color=COLOURS[: len(names)][::-1])
         labels = [f"{microseconds[name]:,.0f} µs, {microseconds[name] / total:.0%}" for name in names]
         axes.bar_label(bars, labels, padding=3, fontsize=8.5)
         axes.set_xlim(0, 1.3 * (max(microseconds.values()) or 1.0))
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("µs per agent step of an actor")
-        return as_svg(drawn)
+        return as_svg(chart)
 
 
 def lags_svg(counts: Counter[int]) -> str:
     from matplotlib.ticker import MaxNLocator
 
     total = max(counts.total(), 1)
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+    with figure(width=5.6, height=2.6) as (chart, (axes,)):
         axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
         axes.set_xlabel("policy lag of a gradient, updates")
         axes.set_ylabel("% of gradients")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return as_svg(drawn)
+        return as_svg(chart)

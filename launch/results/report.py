@@ -104,7 +104,7 @@ class RunReport:
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         # Without files of a process that was killed while it wrote.
-        self.evaluations = [found for name in sorted(evaluations) if (found := read_object(evaluations[name]))]
+        self.evaluations = [evaluation for name in sorted(evaluations) if (evaluation := read_object(evaluations[name]))]
         self.lags = lag_counts(self.rows)
 
     def figures(self) -> dict[str, Any]:
@@ -145,16 +145,16 @@ class RunReport:
 def _page(runs: Sequence[RunReport]) -> str:
     hardware = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     groups = same_but_for_seed([run.metrics for run in runs])
-    made = provenance()
+    origin = provenance()
     return _filled(
         "report.html",
         title=escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"),
         runs=f"{len(runs)} run{'s' * (len(runs) > 1)}",
         hardware=escape("; ".join(hardware) or "unknown hardware"),
-        created=made["created"][:16].replace("T", " "),
+        created=origin["created"][:16].replace("T", " "),
         groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
-        command=escape(made["command"]),
-        revision=escape(made["revision"]),
+        command=escape(origin["command"]),
+        revision=escape(origin["revision"]),
         **_curves(runs),
     )
 
@@ -166,7 +166,7 @@ def _filled(template: str, **parts: str) -> str:
 
 def _curves(runs: Sequence[RunReport]) -> dict[str, str]:
     """The pictures of returns and of diagnostics, and the reasons why runs have no curve of returns."""
-    parts, missing = {"returns": "", "diagnostics": ""}, dict[str, None]()
+    parts, errors = {"returns": "", "diagnostics": ""}, dict[str, None]()
     for x, y, least in _PICTURES:
         returns = y == TRAINING_RETURN
         curves = []
@@ -175,12 +175,12 @@ def _curves(runs: Sequence[RunReport]) -> dict[str, str]:
                 curve = curve_of(run.metrics, x, y)
             except ConfigurationError as error:
                 if returns:
-                    missing[str(error)] = None
+                    errors[str(error)] = None
             else:
                 curves.append(curve._replace(y=np.maximum(curve.y, least)))
         size = (5.6, 3.6) if returns else (3.2, 2.2)
         parts["returns" if returns else "diagnostics"] += "".join(panels_svg(curves, x, y, size, legend=returns))
-    return parts | {"missing": _list(missing)}
+    return parts | {"missing": _list(errors)}
 
 
 def _group(label: str, runs: Sequence[RunReport]) -> str:
@@ -191,9 +191,9 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
     settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
     manifests = [run.manifest for run in runs]
     versions = dict.fromkeys(
-        ", ".join(f"{package} {version}" for package, version in made.get("versions", {}).items() if version)
-        + f"; {made.get('threads', '')}"
-        for made in manifests
+        ", ".join(f"{package} {version}" for package, version in manifest.get("versions", {}).items() if version)
+        + f"; {manifest.get('threads', '')}"
+        for manifest in manifests
     )
     return _filled(
         "report_group.html",
@@ -203,11 +203,11 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
         evaluations=_evaluations(runs),
         held_back=_list(held_back(spent, config)),
         charts=stages_svg(spent.microseconds) + (lags_svg(lags) if len(lags) > 1 else ""),
-        commands=escape("\n".join(dict.fromkeys(made.get("command", "") for made in manifests))),
+        commands=escape("\n".join(dict.fromkeys(manifest.get("command", "") for manifest in manifests))),
         versions=_list(versions),
         settings=_table(["setting", "value"], list(settings.items())),
         logs=escape("\n".join(map(_log, runs))),
-        manifests=escape("\n".join(json.dumps(made, indent=2) for made in manifests)),
+        manifests=escape("\n".join(json.dumps(manifest, indent=2) for manifest in manifests)),
     )
 
 
@@ -282,9 +282,9 @@ def _list(lines: Iterable[str]) -> str:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table without the rows and columns of dashes. The first value of a row is its name."""
     rows = [row for row in rows if any(value != "-" for value in row[1:])]
-    shown = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
-    lines = ["".join(f"<th>{escape(headings[i])}</th>" for i in shown)]
-    lines += ["".join(f"<td>{escape(row[i])}</td>" for i in shown) for row in rows]
+    columns = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
+    lines = ["".join(f"<th>{escape(headings[i])}</th>" for i in columns)]
+    lines += ["".join(f"<td>{escape(row[i])}</td>" for i in columns) for row in rows]
     return f"<div class=scroll><table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table></div>"
 
 

@@ -24,8 +24,8 @@ _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 def run_folders(runs: Path) -> Iterator[Path]:
     """The folders of runs and of seeds below a folder, the newest first."""
-    found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
-    newest_first = sorted(found, key=lambda file: (_started(file), file), reverse=True)
+    files = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
+    newest_first = sorted(files, key=lambda file: (_started(file), file), reverse=True)
     yield from (file.parent for file in newest_first if not is_of_another_program(file))
 
 
@@ -85,8 +85,8 @@ def run_path(text: str) -> Path:
         return _RUNS / path
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
-    known = [str(folder) for folder in run_folders(_RUNS)]
-    others = f"{nearest(text, known)} (tributary runs lists all)" if known else f", and no run below {_RUNS}/"
+    folders = [str(folder) for folder in run_folders(_RUNS)]
+    others = f"{nearest(text, folders)} (tributary runs lists all)" if folders else f", and no run below {_RUNS}/"
     raise ConfigurationError(f"{text}: there is no such folder{others}")
 
 

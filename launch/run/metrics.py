@@ -20,7 +20,7 @@ from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.schedules import crossed_multiple, scheduled
+from shared.schedules import crossed_multiple, scheduled_value
 from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     if not counts:
         return 0.0, 0, 0
     lags, numbers = np.array(sorted(counts.items())).T
-    seen = numbers.cumsum()
-    return float(lags @ numbers / seen[-1]), int(lags[np.searchsorted(seen, 0.95 * seen[-1])]), int(lags[-1])
+    cumulative = numbers.cumsum()
+    return float(lags @ numbers / cumulative[-1]), int(lags[np.searchsorted(cumulative, 0.95 * cumulative[-1])]), int(lags[-1])
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -231,8 +231,8 @@ class Metrics:
         """Write a row and start a new interval."""
         row = replace(self.progress(), own=take_all(self.own))
         values = asdict(row)
-        named = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
-        line = to_json(values | values.pop("statistics") | named).encode() + b"\n"
+        numbers = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
+        line = to_json(values | values.pop("statistics") | numbers).encode() + b"\n"
         try:
             append_line(self._file, line)
             self._rows_fail = False
@@ -263,10 +263,10 @@ class Metrics:
         for name, before in list(self._without_number.items()):
             values = self._info.get(name, [])
             self._without_number[name] = episodes = before + len(values)
-            missing = np.isnan(values).all()
-            if missing and episodes >= least:
+            is_missing = np.isnan(values).all()
+            if is_missing and episodes >= least:
                 self._messages.log(f"warning: {missing_info(name, episodes)}")
-            if not missing or episodes >= least:
+            if not is_missing or episodes >= least:
                 del self._without_number[name]
 
     def _warn_if_dead(self, statistics: Mapping[str, float]) -> None:
@@ -303,7 +303,7 @@ def missing_info(name: str, episodes: int) -> str:
 def annealing_warning(config: RunConfig) -> str | None:
     """A warning for a run whose learning rate reaches 0 before its end; None for other runs."""
     idle = config.total_frames - config.annealing_frames
-    if idle <= 0 or scheduled(1.0, config.optimizer.schedule, 1, 1) != 0.0:
+    if idle <= 0 or scheduled_value(1.0, config.optimizer.schedule, 1, 1) != 0.0:
         return None
     return (
         f"--optimizer.annealing-frames {config.annealing_frames:,} is before --total-frames {config.total_frames:,}: "

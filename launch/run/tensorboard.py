@@ -37,7 +37,7 @@ _OF_EVALUATION = ("mean_return", "median_return", "standard_error", "collapsed_e
 def scalars(row: Progress) -> dict[str, float]:
     """The known and finite numbers of a row, by `group/name`."""
     values = asdict(row)
-    found = {f"{group}/{name}": values[name] for group, names in _GROUPS.items() for name in names}
+    tags = {f"{group}/{name}": values[name] for group, names in _GROUPS.items() for name in names}
     for group, numbers in (
         ("learning/", row.statistics),
         (INFO, row.info),
@@ -45,8 +45,8 @@ def scalars(row: Progress) -> dict[str, float]:
         ("stage_microseconds/", row.stage_microseconds),
         ("agent_steps_dropped/", row.agent_steps_dropped),
     ):
-        found |= {group + name: value for name, value in numbers.items()}
-    return _known(found)
+        tags |= {group + name: value for name, value in numbers.items()}
+    return _known(tags)
 
 
 def evaluation_scalars(point: dict[str, Any]) -> dict[str, float]:
@@ -54,8 +54,8 @@ def evaluation_scalars(point: dict[str, Any]) -> dict[str, float]:
     return _known({f"return/evaluation_{name}": point[name] for name in _OF_EVALUATION})
 
 
-def _known(found: dict[str, float | None]) -> dict[str, float]:
-    return {tag: value for tag, value in found.items() if value is not None and math.isfinite(value)}
+def _known(tags: dict[str, float | None]) -> dict[str, float]:
+    return {tag: value for tag, value in tags.items() if value is not None and math.isfinite(value)}
 
 
 class TensorBoard:
@@ -90,11 +90,11 @@ class TensorBoard:
         """Leave the points after these frames out of the files."""
         tf, part = self._tf, folder / "points.part"
         for file in folder.glob("events.out.tfevents.*"):
-            with tf.io.TFRecordWriter(str(part)) as kept, suppress(tf.errors.DataLossError):
+            with tf.io.TFRecordWriter(str(part)) as writer, suppress(tf.errors.DataLossError):
                 # A killed process may have written half an event.
                 for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
                     if tf.compat.v1.Event.FromString(record).step <= frames:
-                        kept.write(record)
+                        writer.write(record)
             part.replace(file)
 
     def write(self, row: Progress) -> None:

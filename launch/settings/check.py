@@ -21,7 +21,7 @@ from shared.config.task import options_of
 from shared.config.training import VECTORS
 from shared.errors import alternatives, raised_at, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
-from shared.schedules import linear_anneal, scheduled
+from shared.schedules import linear_anneal, scheduled_value
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -36,8 +36,8 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
     from actors.environments import environment_spec
 
     spec = cache(lambda: environment_spec(config.environment))
-    own = sections_of_own_classes(config)
-    for name in (name for name in names if name.rpartition(".")[0] not in own):
+    sections = sections_of_own_classes(config)
+    for name in (name for name in names if name.rpartition(".")[0] not in sections):
         for needed in declared(RunConfig)[name][1]:
             if isinstance(needed, For) and not _has(config, needed, spec):
                 raise needed.refused(name, attrgetter(name)(config), attrgetter(needed.setting)(config))
@@ -47,7 +47,7 @@ def check_schedule(name: str) -> None:
     """Check that a schedule of the learning rate gives factors over the whole of a run."""
     for percent in range(101):
         try:
-            factor = scheduled(1.0, name, percent, 100)
+            factor = scheduled_value(1.0, name, percent, 100)
         except Exception as error:
             problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{raised_at(error)}"
             raise setting_error("optimizer.schedule", name, problem) from error
@@ -78,12 +78,12 @@ def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) 
 def sections_of_own_classes(config: RunConfig) -> set[str]:
     """The sections that a registered class of the user may read as it likes."""
     method = METHODS.get(config.method.name)
-    chosen = {
+    entries = {
         "method": method,
         "exploration": EXPLORERS.get(config.exploration.name or "") or method,
         "network": NETWORKS.get(config.network.name),
     }
-    return {section for section, entry in chosen.items() if entry and not entry.module.startswith("shared.")}
+    return {section for section, entry in entries.items() if entry and not entry.module.startswith("shared.")}
 
 
 # Bound of the memory for the rollouts of all actors together.
@@ -159,23 +159,23 @@ def on_device(
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, missing = first_refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
+    refused, shortage = first_refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
     if gpus - (config.learner.device == "gpu") < 1:
-        missing = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
+        shortage = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu":
         if refused is not None:
             raise refused
-        if missing:
-            raise setting_error("actor.device", device, f"{missing}; use cpu, or auto to take one if there is one")
+        if shortage:
+            raise setting_error("actor.device", device, f"{shortage}; use cpu, or auto to take one if there is one")
         return config, None
     unsuited = "" if spec.images else f"--network.name {config.network.name} is not convolutional"
-    against = (missing if not by_node else "") or (str(refused) if refused is not None else unsuited)
+    against = (shortage if not by_node else "") or (str(refused) if refused is not None else unsuited)
     if by_node and not against:
         return config, "device:       actors on the GPUs of each node that has some, else on its CPUs"
     why = against or "the network is convolutional, and there is one"
-    chosen: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
-    line = f"device:       actors on the {chosen.upper()}: {why}"
-    return replace(config, actor=replace(config.actor, device=chosen)), line
+    choice: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
+    line = f"device:       actors on the {choice.upper()}: {why}"
+    return replace(config, actor=replace(config.actor, device=choice)), line
 
 
 def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
@@ -272,7 +272,7 @@ def _scheduled_values(config: RunConfig, frames: int) -> dict[str, float]:
     optimizer, method, exploration, over = config.optimizer, config.method, config.exploration, config.annealing_frames
     final_cost = method.entropy_cost if method.final_entropy_cost is None else method.final_entropy_cost
     return {
-        "the learning rate": scheduled(optimizer.learning_rate, optimizer.schedule, frames, over),
+        "the learning rate": scheduled_value(optimizer.learning_rate, optimizer.schedule, frames, over),
         "the entropy cost": linear_anneal(method.entropy_cost, final_cost, frames, over),
         "the smallest ε": linear_anneal(1.0, min(exploration.final_epsilons), frames, exploration.annealing_frames),
     }

@@ -71,7 +71,7 @@ def settings(config: RunConfig) -> Iterator[Setting]:
     for name, kind in KINDS.items():
         section, _, field = name.rpartition(".")
         part: Any = attrgetter(section)(config) if section else config
-        yield Setting(name, _in_words(kind), getattr(part, field), described(part.__class__)[field])
+        yield Setting(name, _in_words(kind), getattr(part, field), docstrings_of(part.__class__)[field])
 
 
 def _sections(config: RunConfig) -> Iterator[tuple[str, Iterator[Setting]]]:
@@ -80,7 +80,7 @@ def _sections(config: RunConfig) -> Iterator[tuple[str, Iterator[Setting]]]:
 
 
 @cache
-def described(kind: type) -> dict[str, str]:
+def docstrings_of(kind: type) -> dict[str, str]:
     """The docstring of each field of a dataclass, from the sources of its classes: Python discards them."""
     texts: dict[str, str] = {}
     for each in filter(is_dataclass, reversed(kind.__mro__)):
@@ -116,7 +116,7 @@ def page() -> str:
         lines += [f"\n## {section or 'The run'}\n", f"{inspect.getdoc(type(part))}\n"]
         lines += ["| option | type | default | what it does |", "|---|---|---|---|"]
         for setting in group:
-            cells = (f"`{option_name(setting.name)}`", setting.kind, f"`{shown(setting.default)}`", setting.help)
+            cells = (f"`{option_name(setting.name)}`", setting.kind, f"`{value_text(setting.default)}`", setting.help)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -149,7 +149,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value of a setting in help texts."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
@@ -162,8 +162,8 @@ def print_help(command: type, title: str, words: Sequence[str], config: RunConfi
     Where settings are options, those that most runs change come first, with the values of `config`, which are the
     preset's. `--help-all` among the `words` shows all.
     """
-    own, operands, of_run = fields_of(command)
-    texts, defaults = described(command), {field.name: field.default for field in fields(command)}
+    own_options, operands, of_run = fields_of(command)
+    texts, defaults = docstrings_of(command), {field.name: field.default for field in fields(command)}
     purpose, full = " ".join(str(command.__doc__).split()), not of_run or "--help-all" in words
     rows = []
     if of_run:
@@ -171,9 +171,9 @@ def print_help(command: type, title: str, words: Sequence[str], config: RunConfi
         purpose += f" {which}, with the values of the preset {preset}:"
         short = {name: f", or {option_name(alias)}" for alias, name in SHORT_NAMES.items()}
         rows = [
-            (f"{option_name(setting.name)} ({shown(setting.default)}){short.get(setting.name, '')}", setting.help)
+            (f"{option_name(setting.name)} ({value_text(setting.default)}){short.get(setting.name, '')}", setting.help)
             for setting in settings(config)
-            if (full or setting.name in MOST_USED) and setting.name not in own
+            if (full or setting.name in MOST_USED) and setting.name not in own_options
         ]
     # The names of operands: RUN, RUN… or [PRESET].
     places = {}
@@ -182,12 +182,12 @@ def print_help(command: type, title: str, words: Sequence[str], config: RunConfi
         place = f"{name.removesuffix('s').upper()}…" if several else name.upper()
         places[name] = place if defaults[name] is MISSING else f"[{place}]"
     rows += [(place, texts[name]) for name, place in places.items() if texts[name]]
-    for name, kind in own.items():
+    for name, kind in own_options.items():
         words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
         choices = f" {'|'.join([*words, *['N'] * (int in get_args(kind))])}" if words else ""
         default = defaults[name]
         # Flags are off by default, and None has no text.
-        value = f" ({shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
+        value = f" ({value_text(default)})" if isinstance(default, str | int | float) and default is not False else ""
         rows.append((f"{option_name(name)}{choices}{value}", texts[name]))
     print(" ".join(["usage: tributary", title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
     print(f"\n{_filled(purpose)}\n")

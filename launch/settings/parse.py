@@ -64,8 +64,8 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
         ConfigurationError: unknown options, invalid values, or missing or superfluous operands.
     """
     title = f"tributary {title}"
-    own, operands, of_run = fields_of(command)
-    options = {**of_run, **own}
+    own_options, operands, of_run = fields_of(command)
+    options = {**of_run, **own_options}
     values, loose = _read_options(options, title, words)
     for word in loose:
         if dashed := _SHORT_OPTION.fullmatch(word):
@@ -81,7 +81,7 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
     if loose:
         raise ConfigurationError(f"{loose[0]}: is one word too many; see {title} --help")
     if of_run:
-        values["settings"] = {name: values.pop(name) for name in of_run if name in values and name not in own}
+        values["settings"] = {name: values.pop(name) for name in of_run if name in values and name not in own_options}
     # Before an environment of the user changes to another folder.
     files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
     check_can_be_written(files.get("json"), "json")
@@ -149,10 +149,10 @@ def _switch(name: str, attached: str | None, left: deque[str]) -> bool:
     return attached.lower() == "true"
 
 
-def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> ConfigurationError:
+def _unknown(word: str, name: str, options: Mapping[str, Any], title: str) -> ConfigurationError:
     group = name.rpartition(".")[0]
-    listed = [option_name(other) for other in known if not group or other.rpartition(".")[0] == group]
-    if near := similar(name, known):
+    listed = [option_name(other) for other in options if not group or other.rpartition(".")[0] == group]
+    if near := similar(name, options):
         advice = f"did you mean {' or '.join(map(option_name, near))}?"
     elif 0 < len(listed) <= _MOST_LISTED:
         advice = f"there are {', '.join(listed)}"

@@ -147,22 +147,22 @@ def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig
 
     Options of the environment, and of a class of the user, are added to the present ones.
     """
-    found = _with_frame_skip(config, named(settings))
+    changes = _with_frame_skip(config, named(settings))
     for name in OPTIONS:
-        if isinstance(options := found.get(name), Mapping):
-            found[name] = {**attrgetter(name)(config), **options}
-    return _without_derivation(with_settings(config, found), found)
+        if isinstance(options := changes.get(name), Mapping):
+            changes[name] = {**attrgetter(name)(config), **options}
+    return _without_derivation(with_settings(config, changes), changes)
 
 
-def _with_frame_skip(config: RunConfig, chosen: dict[str, Any]) -> dict[str, Any]:
-    """The settings `chosen`, with a frame skip of 1 where they replace an Atari game by another environment.
+def _with_frame_skip(config: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings `changes`, with a frame skip of 1 where they replace an Atari game by another environment.
 
     Atari's frame skip would make another task of it.
     """
-    if "environment.id" not in chosen or "environment.frame_skip" in chosen:
-        return chosen
-    replaces = is_atari(config.environment.id) and not is_atari(str(chosen["environment.id"]))
-    return {**chosen, "environment.frame_skip": 1} if replaces else chosen
+    if "environment.id" not in changes or "environment.frame_skip" in changes:
+        return changes
+    replaces = is_atari(config.environment.id) and not is_atari(str(changes["environment.id"]))
+    return {**changes, "environment.frame_skip": 1} if replaces else changes
 
 
 def _check_resumed(before: RunConfig, now: RunConfig) -> None:
@@ -175,13 +175,13 @@ def _check_resumed(before: RunConfig, now: RunConfig) -> None:
             raise setting_error(source, value, problem)
 
 
-def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig:
-    """`config`, in which each derived setting among `chosen` keeps its value."""
+def _without_derivation(config: RunConfig, names: Collection[str]) -> RunConfig:
+    """`config`, in which each derived setting among `names` keeps its value."""
     for name, source in _DERIVED_FROM.items():
         value = attrgetter(source)(config)
-        if name not in chosen or value is None:
+        if name not in names or value is None:
             continue
-        if source in chosen:
+        if source in names:
             raise setting_error(source, value, f"decides on {option_name(name)}; leave one out")
         config = with_settings(config, {source: None})
     return config
@@ -234,10 +234,10 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
 
     def misfit(minibatches: int) -> tuple[float, int]:
         gradients = agent_steps * minibatches / rollout
-        missing = max(0.0, least_gradients - gradients)
+        shortage = max(0.0, least_gradients - gradients)
         small = _TOLERATED_MISFIT if rollout < _LEAST_MINIBATCH * minibatches else 0.0
         difference = abs(max(1, round(gradients)) / gradients - 1.0)
-        return (missing + small + (difference if difference > _TOLERATED_MISFIT else 0.0), minibatches)
+        return (shortage + small + (difference if difference > _TOLERATED_MISFIT else 0.0), minibatches)
 
     minibatches = min((m for m in range(1, drawable + 1) if drawable % m == 0), key=misfit)
     return minibatches, max(1, round(agent_steps * minibatches / rollout))
@@ -265,7 +265,7 @@ def base_settings(request: TrainRequest) -> ResolvedRun:
 def _of_new_run(request: TrainRequest) -> ResolvedRun:
     file = None if request.config is None else read_config_file(request.config)
     start_from = None if request.start_from is None else run_path(request.start_from)
-    preset, chosen = request.preset or (file.preset if file else None), None
+    preset, choice = request.preset or (file.preset if file else None), None
     if start_from is not None and preset is None:
         other = RunFolder(start_from)
         preset, config = other.outputs.name, replace(other.read_config("start_from"), storage=None)
@@ -278,9 +278,9 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         # They may register the id that a preset is looked up by.
         import_modules(modules_of(settings))
         if preset is None and "environment.id" in settings:
-            preset = chosen = preset_for(str(settings["environment.id"]))
+            preset = choice = preset_for(str(settings["environment.id"]))
         config = PRESETS[preset or DEFAULT_PRESET].config
-    run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=chosen is not None)
+    run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=choice is not None)
     if file is None or file.whole:
         return run
     # Beside its source a default is no choice: `tributary config` writes both.

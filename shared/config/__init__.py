@@ -133,8 +133,8 @@ class RunConfig:
             ("optimizer.schedule", self.optimizer.schedule, "schedule", SCHEDULES),
         ):
             if name is not None and name not in table:
-                known = f"there are {', '.join(table)}" if table else "the imported modules register none"
-                raise setting_error(setting, name, f"no such {kind}; {known}")
+                remedy = f"there are {', '.join(table)}" if table else "the imported modules register none"
+                raise setting_error(setting, name, f"no such {kind}; {remedy}")
 
 
 def _combinations(config: RunConfig) -> Iterator[Rule]:

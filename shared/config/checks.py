@@ -44,8 +44,8 @@ class Range(NamedTuple):
             "at most": self.maximum,
             "less than": self.below,
         }
-        known = [f"{words} {_number(bound)}" for words, bound in bounds.items() if bound is not None]
-        return " and ".join(known) or "a finite number"
+        limits = [f"{words} {_number(bound)}" for words, bound in bounds.items() if bound is not None]
+        return " and ".join(limits) or "a finite number"
 
 
 class For:
@@ -58,9 +58,9 @@ class For:
     def __init__(self, setting: str, *values: str | bool, wrapper: str = "") -> None:
         self.setting, self.values, self.wrapper = setting, values, wrapper
 
-    def refused(self, name: str, value: object, chosen: object) -> ConfigurationError:
+    def refused(self, name: str, value: object, choice: object) -> ConfigurationError:
         option = "" if self.setting == "environment.id" else f"--{self.setting.replace('_', '-')} "
-        remedy = f"for others --environment.wrappers {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
+        remedy = f"for others --environment.wrappers {self.wrapper}" if self.wrapper else f"leave it out with {choice}"
         wanted = " or ".join(map(str, self.values))
         return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
 
@@ -97,14 +97,14 @@ def check_ranges(config: Any) -> None:
 @cache
 def declared(settings: type) -> dict[str, tuple[Any, tuple[Range | For, ...]]]:
     """The type and the annotations of each setting of a dataclass and of its sections, by its full name."""
-    found: dict[str, tuple[Any, tuple[Range | For, ...]]] = {}
+    declarations: dict[str, tuple[Any, tuple[Range | For, ...]]] = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):
-            found |= {f"{name}.{inner}": each for inner, each in declared(hint).items()}
+            declarations |= {f"{name}.{inner}": each for inner, each in declared(hint).items()}
         else:
             marks = getattr(hint, "__metadata__", ())
-            found[name] = get_args(hint)[0] if marks else hint, marks
-    return found
+            declarations[name] = get_args(hint)[0] if marks else hint, marks
+    return declarations
 
 
 def _number(bound: float) -> str:

@@ -44,15 +44,15 @@ def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
 
     A text becomes a number where the types have numbers and no text; a number becomes text where they are text only.
     """
-    known = {"int", "float", "bool", "str"} & set(types)
+    scalars = {"int", "float", "bool", "str"} & set(types)
     if not isinstance(value, str):
-        return str(value) if known == {"str"} else value
-    if "str" in known:
+        return str(value) if scalars == {"str"} else value
+    if "str" in scalars:
         return value
-    if "bool" in known and value.lower() in _TRUTH:
+    if "bool" in scalars and value.lower() in _TRUTH:
         return _TRUTH[value.lower()]
     for name, read in (("int", int), ("float", float)):
-        if name in known:
+        if name in scalars:
             with suppress(ValueError):
                 return read(value)
     return value
@@ -76,11 +76,11 @@ def options_of(setting: str, name: str | None, table: Mapping[str, Entry], given
             takes = f"{name} takes {', '.join(defaults) or 'none'}" if name else "there is no class of your own"
             raise setting_error(setting, f"{option} {value}", f"there is no such option; {takes}")
         kind = type(defaults[option])
-        typed = option_of_type(value, {kind.__name__})
-        typed = float(typed) if kind is float and type(typed) is int else typed
-        if type(typed) is not kind or (isinstance(typed, float) and not math.isfinite(typed)):
+        option_value = option_of_type(value, {kind.__name__})
+        option_value = float(option_value) if kind is float and type(option_value) is int else option_value
+        if type(option_value) is not kind or (isinstance(option_value, float) and not math.isfinite(option_value)):
             raise setting_error(setting, f"{option} {value}", f"is not of the type of its default, {defaults[option]}")
-        options[option] = typed
+        options[option] = option_value
     return options
 
 

@@ -11,7 +11,7 @@ from shared.config.task import options_of
 from shared.exploration import RandomStream
 from shared.losses import masked_mean, standardised, standardised_by_recent
 from shared.networks import Head, Network, NetworkOutput
-from shared.registry import EXPLORERS, METHODS, made
+from shared.registry import EXPLORERS, METHODS, make_registered
 from shared.returns import lambda_returns
 from shared.types import ActionSpec, Float32Array, Rollout
 
@@ -193,7 +193,7 @@ def make_method(config: RunConfig, actions: ActionSpec) -> Method:
     name = config.method.name
     options = options_of("method.options", name, METHODS, config.method.options)
     config = replace(config, method=replace(config.method, options=options))
-    return made("method.name", name, METHODS, Method, config, actions)
+    return make_registered("method.name", name, METHODS, Method, config, actions)
 
 
 def make_explorer(
@@ -205,7 +205,7 @@ def make_explorer(
         return method.explorer(environments, seed, training=training)
     options = options_of("exploration.options", name, EXPLORERS, config.exploration.options)
     config = replace(config, exploration=replace(config.exploration, options=options))
-    return made(
+    return make_registered(
         "exploration.name", name, EXPLORERS, RandomStream, config, actions, environments, seed, training=training
     )
 

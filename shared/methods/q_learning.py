@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from shared.distributions import allowed
+from shared.distributions import allowed_actions
 from shared.exploration import EpsilonGreedy, RandomStream
-from shared.losses import action_value_loss, chosen, masked_mean
+from shared.losses import action_value_loss, values_of_actions, masked_mean
 from shared.methods.method import (
     Method,
     MethodLoss,
@@ -50,7 +50,7 @@ class QLearning(Method):
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
         values = output.heads["action_values"]
-        return values if self.config.environment.action_mask is None else tf.where(allowed(values), values, np.nan)
+        return values if self.config.environment.action_mask is None else tf.where(allowed_actions(values), values, np.nan)
 
     def targets(self, inputs: TargetInputs) -> Targets:
         if inputs.target_network is None:
@@ -66,7 +66,7 @@ class QLearning(Method):
         loss = action_value_loss(
             action_values, samples.actions, samples.returns, samples.mask, reduction=settings.reduction
         )
-        of_actions = chosen(action_values, samples.actions)
+        of_actions = values_of_actions(action_values, samples.actions)
         statistics = {
             "value_loss": loss.value,
             "mean_action_value": masked_mean(self.value(output), samples.mask),
@@ -116,7 +116,7 @@ class Sarsa(QLearning):
     def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
         actions = tf.concat([rollout.actions, rollout.next_actions[None]], axis=0)
         targets = _action_values(target_network, observations, rollout)
-        return chosen(targets, actions[-observations.shape[0] :])
+        return values_of_actions(targets, actions[-observations.shape[0] :])
 
 
 def _action_values(network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:

@@ -165,8 +165,8 @@ class KerasNetwork(Network):
 
     def layers_without_a_name(self) -> list[str]:
         """The layers with weights that have Keras' default names."""
-        named = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
-        return [name for name, kind in named if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
+        names = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
+        return [name for name, kind in names if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
 
 
 def _snake_case(name: str) -> str:

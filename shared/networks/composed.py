@@ -68,8 +68,8 @@ class MultiInputNetwork(Network):
         return [*of_trunks, *self._joint, *(self._norm or ()), *of_heads, *self._parameters.values()]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
-        seen = zip(self._trunks, _split(observations, self._parts), strict=True)
-        x = linear(tf.concat([trunk(part).features for trunk, part in seen], axis=-1), self._joint)
+        inputs = zip(self._trunks, _split(observations, self._parts), strict=True)
+        x = linear(tf.concat([trunk(part).features for trunk, part in inputs], axis=-1), self._joint)
         if self._norm:
             gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
             x = normalised(x).values * gain + bias
@@ -110,11 +110,11 @@ class WholeNetwork(KerasNetwork):
 
 def _split(rows: tf.Tensor, parts: ObservationParts) -> list[tf.Tensor]:
     """The parts of rows uint8 [N, R]: images uint8 [N, H, W, C], then numbers float32 [N, size]."""
-    seen = [tf.reshape(rows[:, where], (-1, *image.shape)) for image, where in parts.image_bytes()]
+    pieces = [tf.reshape(rows[:, where], (-1, *image.shape)) for image, where in parts.image_bytes()]
     if parts.numbers:
         four = tf.reshape(rows[:, parts.vector_bytes], (-1, parts.vector_size, 4))
-        seen.append(tf.bitcast(four, tf.float32))
-    return seen
+        pieces.append(tf.bitcast(four, tf.float32))
+    return pieces
 
 
 class MaskedNetwork(Network):

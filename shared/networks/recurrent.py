@@ -44,8 +44,8 @@ class RecurrentNetwork(Network):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        own = [self._kernel, self._recurrent_kernel, self._bias, *(v for pair in self._head_weights for v in pair)]
-        return [*self._trunk.trainable_variables, *own, *self._parameters.values()]
+        weights = [self._kernel, self._recurrent_kernel, self._bias, *(v for pair in self._head_weights for v in pair)]
+        return [*self._trunk.trainable_variables, *weights, *self._parameters.values()]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         trunk = self._trunk(observations)
@@ -66,8 +66,8 @@ class RecurrentNetwork(Network):
         inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in by_name.items()}
         states = [keras.Input((self._units,), dtype="float32", name=name) for name in ("hidden", "cell")]
         lstm = keras.layers.LSTM(self._units, return_state=True, dtype="float32", name="lstm")
-        seen = trunk(inputs if isinstance(trunk.input, dict) else inputs["observations"])
-        one_time = keras.layers.Reshape((1, self._trunk.feature_size), dtype="float32")(seen["features"])
+        output = trunk(inputs if isinstance(trunk.input, dict) else inputs["observations"])
+        one_time = keras.layers.Reshape((1, self._trunk.feature_size), dtype="float32")(output["features"])
         features, hidden, cell = lstm(one_time, initial_state=states)
         lstm.set_weights([v.numpy() for v in (self._kernel, self._recurrent_kernel, self._bias)])
         outputs = {"hidden": hidden, "cell": cell}
@@ -117,9 +117,9 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
     @tf.custom_gradient
     def unroll(projected: tf.Tensor, recurrent_kernel: tf.Tensor) -> tuple:
         h, c, times = hidden, cell, []
-        kept, nothing = tf.unstack(mask[:, :, None] > 0.5), tf.zeros_like(cell)
+        keeps, nothing = tf.unstack(mask[:, :, None] > 0.5), tf.zeros_like(cell)
         # Unrolled, like the returns: a while loop takes several times as long per iteration.
-        for z, keep in zip(tf.unstack(projected), kept, strict=True):
+        for z, keep in zip(tf.unstack(projected), keeps, strict=True):
             gates = _gates(z, h, recurrent_kernel)
             (output, new_cell), activated = _next(gates, c)
             times.append((gates, h, c, activated, output))
@@ -129,7 +129,7 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
             by_hidden = by_cell = nothing
             reversed_by_gates = []
             for by_out, keep, ((i, f, g, o), _, c, activated, _) in zip(
-                reversed(tf.unstack(by_output)), reversed(kept), reversed(times), strict=True
+                reversed(tf.unstack(by_output)), reversed(keeps), reversed(times), strict=True
             ):
                 by_h = by_out + tf.where(keep, by_hidden, nothing)
                 by_c = by_h * o * (1.0 - tf.square(activated)) + tf.where(keep, by_cell, nothing)

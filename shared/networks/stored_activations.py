@@ -34,16 +34,16 @@ def hidden(
     """
     replayed = _REPLAYED.get()
     if replayed is None:
-        kept = forward()
+        tensors = forward()
         recorded = _RECORDED.get()
         if recorded is not None:
-            recorded.append(kept)
-        return kept[0]
-    known = next(replayed)
+            recorded.append(tensors)
+        return tensors[0]
+    activations = next(replayed)
 
     @tf.custom_gradient
     def layer(*inputs: tf.Tensor) -> tuple:  # noqa: ARG001
-        return tf.identity(known[0]), lambda by_output: gradient(by_output, known)
+        return tf.identity(activations[0]), lambda by_output: gradient(by_output, activations)
 
     return layer(*inputs)
 
@@ -61,17 +61,17 @@ class StoredActivations:
 
         Yields the list of what each layer keeps, the output first.
         """
-        kept: list[Tensors] = []
-        token = _RECORDED.set(kept)
+        layers: list[Tensors] = []
+        token = _RECORDED.set(layers)
         try:
-            yield kept
+            yield layers
         finally:
             _RECORDED.reset(token)
         if not self._variables:
             # Shapes are known only now, while the graph is traced: the variables are made outside of it.
             with tf.init_scope():
-                self._variables = [tuple(map(self._variable, layer)) for layer in kept]
-        for variables, layer in zip(self._variables, kept, strict=True):
+                self._variables = [tuple(map(self._variable, layer)) for layer in layers]
+        for variables, layer in zip(self._variables, layers, strict=True):
             for variable, tensor in zip(variables, layer, strict=True):
                 tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=tensor)
 

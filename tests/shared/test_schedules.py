@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from learner.account import Account
 from shared.config import OptimizerConfig, RunConfig
 from shared.registry import SCHEDULES, register_schedule
-from shared.schedules import linear_anneal, scheduled
+from shared.schedules import linear_anneal, scheduled_value
 
 
 @given(frames=st.integers(0, 300), rate=st.floats(1e-6, 1.0))
 def test_linear_is_the_anneal_to_0_to_the_bit(frames: int, rate: float) -> None:
-    assert scheduled(rate, "linear", frames, 200) == linear_anneal(rate, 0.0, frames, 200)
+    assert scheduled_value(rate, "linear", frames, 200) == linear_anneal(rate, 0.0, frames, 200)
 
 
 def test_cosine_and_constant() -> None:
-    found = [scheduled(8.0, "cosine", frames, 100) for frames in (0, 25, 50, 100, 200)]
+    found = [scheduled_value(8.0, "cosine", frames, 100) for frames in (0, 25, 50, 100, 200)]
     np.testing.assert_allclose(found, [8.0, 4.0 + 4.0 * np.sqrt(0.5), 4.0, 0.0, 0.0], atol=1e-12)
-    assert scheduled(8.0, "constant", 70, 100) == 8.0
+    assert scheduled_value(8.0, "constant", 70, 100) == 8.0
 
 
 def half(progress: float) -> float:
