@@ -53,8 +53,8 @@ class Gradients(ABC):
         if config.method.uses_target_network:
             self._target_network = build_network(config, spec, policy.method)
             self._assign_target = assign_graph(self._target_network, policy.layout)
-        # Lists, because `for_another_actor` shares them as it does the graphs: the version of the target network, and
-        # the names of the statistics, which are known when the graph is traced.
+        # Lists, which the copies of `for_another_actor` share: the version of the target network, and the names of the
+        # statistics, set when the graph is traced.
         self._target_version: list[int] = []
         self.recent_advantages = AdvantageMoments()
         """`WeightSnapshot.advantage_moments` of the current weights."""
@@ -275,10 +275,10 @@ class Minibatches(Gradients):
 class WholeRollouts(Minibatches):
     """E gradients of each whole rollout, each with returns and advantages at its own weights.
 
-    For `actor.fresh_gradients` where a rollout is one minibatch. Returns bootstrap from values: values of acting would
-    spread their learning by one rollout while all actors play theirs, the slower the more actors there are. The forward
-    pass of the gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990, section 3.5, recompute
-    advantages for each pass over the data). With a memory, the value after the rollout is from the state of acting.
+    For `actor.fresh_gradients` where a rollout is one minibatch. With values of acting, the learning of values would
+    lag by one rollout of all actors. The forward pass of the gradient gives newer ones at no cost (Andrychowicz et al.
+    2021, arXiv 2006.05990, section 3.5, recompute advantages for each pass over the data). With a memory, the value
+    after the rollout is from the state of acting.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
@@ -295,8 +295,7 @@ class WholeRollouts(Minibatches):
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
         if self._reported == 0:
             self._before = self.recent_advantages
-        # With K = 1 newer weights have those of the first gradient of this rollout, too. With larger K the moments may
-        # be older: then other rollouts standardise these advantages, a few of a window of many.
+        # After an update, the moments of the weights include this rollout's own. With K > 1 they may still be older.
         counted = self.recent_advantages != self._before
         moments = np.array(self.recent_advantages, np.float64)
         arrays = moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)

@@ -51,11 +51,15 @@ class StoppedBeforeTrainingError(KeyboardInterrupt):
 class Interrupts(StopRequest):
     """A stop request set by signals. Use as a context, in the main thread, around the whole command.
 
-    While training, the first signal sets `requested` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP
-    never count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of
-    a job; a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as
-    Ctrl-C does; after training they are ignored. A process that ignores SIGHUP, as under nohup, goes on ignoring it.
-    One that ignores SIGINT, as what a script starts with `&`, does not: `tributary stop` sends it.
+                  before training     while training                        after training
+
+        SIGINT    KeyboardInterrupt   request; the second one interrupts    KeyboardInterrupt
+        SIGTERM   KeyboardInterrupt   request                               ignored
+        SIGHUP    KeyboardInterrupt   request                               ignored
+
+    SIGTERM and SIGHUP arrive several times: a job scheduler signals each process of a job, a closed terminal and its
+    shell both send SIGHUP. SIGHUP stays ignored under nohup. SIGINT does not stay ignored in a process that a script
+    started with `&`: `tributary stop` sends it.
     """
 
     def __init__(self) -> None:

@@ -415,7 +415,11 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             if before is None:
                 contents = manifest(config, run.spec, run.preset, threads)
                 if first is not None:
-                    contents["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
+                    contents["started_from"] = {
+                        "run": first.run,
+                        "weights": first.source,
+                        "agent_steps": first.agent_steps,
+                    }
                 folder.create(config, run.spec, contents)
                 if first is not None:
                     write_weights(folder.first_weights, first.snapshot, first.layout, first.source)

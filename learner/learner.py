@@ -101,8 +101,7 @@ class Learner:
         """
         started = time.perf_counter()
         sampled = self.account.ledger.sampled
-        # The update belongs to the last report: the schedule and the target network are ahead by those before it, as
-        # they would be had each gradient arrived by itself.
+        # Schedules and the target network see the agent steps of all but the last report, as with single reports.
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
         learning_rate = self.account.learning_rate_at(self.account.frames_of(before))
         self._update_target(sampled, before)

@@ -160,10 +160,10 @@ def standardised_by_recent(
     standardised among themselves half of them would change it: in LunarLander, a crash would be praised. While the
     window is not full, missing advantages count as 0 in the mean: the first ones keep their signs.
 
-    `moments` float64 [3]: the `AdvantageMoments` so far, zeros at the start; with `counted` they include these
-    advantages. Returns the standardised advantages and their own `AdvantageMoments`, for the window. There one
-    advantage at most doubles the variance: one of 100 deviations would scale the policy terms of all actors by 0.3 for
-    thousands of agent steps.
+    `moments` float64 [3]: the `AdvantageMoments` so far, zeros at the start. `counted`: they include this rollout's.
+    Returns the standardised advantages and their own `AdvantageMoments`, for the window. Advantages enter the window
+    clipped to √1024 deviations: one of 100 would scale the policy terms of all actors by 0.3 for thousands of agent
+    steps.
 
     In float32 the variance would be lost where the mean is a thousand deviations. An actor's own last 1,024 agent steps
     would not do: a thousand actors play a million meanwhile.

@@ -98,7 +98,9 @@ def class_of(entry: Entry, base: type = object) -> Any:
     return attribute
 
 
-def make_registered(setting: str, name: str, table: Mapping[str, Entry], base: type, *arguments: Any, **keywords: Any) -> Any:
+def make_registered(
+    setting: str, name: str, table: Mapping[str, Entry], base: type, *arguments: Any, **keywords: Any
+) -> Any:
     """An object of the class that a setting names.
 
     Raises:

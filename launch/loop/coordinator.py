@@ -16,9 +16,8 @@ from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, GradientReport, Heartbeat
 
-# An evaluation may take as many agent steps as the training before it, and this many in any case, or those of its
-# longest episodes: a hundred of an Atari game in which greedy play is stuck have 2.7 M. Without a limit an environment
-# whose episodes do not end would end the training.
+# The limit of an evaluation is max(1 M, training so far, episodes × longest episode) agent steps: a hundred episodes of
+# an Atari game in which greedy play is stuck have 2.7 M. Without it endless episodes would end the training.
 _ALLOWED_AGENT_STEPS = 1_000_000
 
 Event = Outcome | EvaluationPart | EvaluationResult | EvaluationLost | Heartbeat | Change

@@ -63,7 +63,7 @@ class NodesExecutor(RayExecutor):
         return self._workers[actor_id].actors
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        # One of each actor, but for the actor that completed the last sum. A sum of at most K is sent as soon as it is
+        # Each actor has one, except the actor that completed the last sum. A sum of at most K is sent as soon as it is
         # complete: an incomplete one holds up to K - 1 gradients that are finite, and seldom one that is not.
         worker = self._workers[actor_id]
         incomplete = worker.unfinished or actor_id in self._calls
@@ -101,7 +101,9 @@ class NodesExecutor(RayExecutor):
         _, most = self._config.actor_range
         remaining = sum(slots.values()) if most is None else most - self.actors
         nodes_in_use = {worker.node for worker in self._workers.values()}
-        return {node: min(count, remaining) for node, count in slots.items() if node not in nodes_in_use and remaining > 0}
+        return {
+            node: min(count, remaining) for node, count in slots.items() if node not in nodes_in_use and remaining > 0
+        }
 
 
 def _copy(snapshot: WeightSnapshot) -> WeightSnapshot:

@@ -260,7 +260,9 @@ class Training:
                 # Nobody pressed Ctrl-C.
                 has_checkpoint = RunFolder(self.path).has_checkpoint
                 what = "its last checkpoint is kept" if has_checkpoint else "there is nothing to save"
-                self._error = TrainingFailedError(f"the run was stopped before it trained{has_checkpoint * ' on'}: {what}")
+                self._error = TrainingFailedError(
+                    f"the run was stopped before it trained{has_checkpoint * ' on'}: {what}"
+                )
         finally:
             if self._made:
                 discard_if_empty(self.path)

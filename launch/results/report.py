@@ -104,7 +104,9 @@ class RunReport:
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         # Without files of a process that was killed while it wrote.
-        self.evaluations = [evaluation for name in sorted(evaluations) if (evaluation := read_object(evaluations[name]))]
+        self.evaluations = [
+            evaluation for name in sorted(evaluations) if (evaluation := read_object(evaluations[name]))
+        ]
         self.lags = lag_counts(self.rows)
 
     def figures(self) -> dict[str, Any]:

@@ -37,7 +37,11 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
         return 0.0, 0, 0
     lags, numbers = np.array(sorted(counts.items())).T
     cumulative = numbers.cumsum()
-    return float(lags @ numbers / cumulative[-1]), int(lags[np.searchsorted(cumulative, 0.95 * cumulative[-1])]), int(lags[-1])
+    return (
+        float(lags @ numbers / cumulative[-1]),
+        int(lags[np.searchsorted(cumulative, 0.95 * cumulative[-1])]),
+        int(lags[-1]),
+    )
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -25,11 +25,9 @@ from shared.types import EpisodeStats, EvaluationPolicy, GradientReport
 class TrainingReturns:
     """The mean return of training, over the same number of episodes of each environment.
 
-    The first episodes to end are the shortest, and environments that began together stay in phase. Where half of the
-    episodes have one agent step and a return of 1, the others 1,000 of both, the last 100 episodes of 256 environments
-    have a mean of 1 at first, and then of 260 to 1,000 by the phase. The last episode of an environment has each length
-    with the probability of that length, if there was time for it (renewal theory): over the environments the mean is
-    500.5 at any time. A truncated episode has ended, too.
+    Short episodes end first, so the first 100 of many environments are biased, and environments that began together
+    stay in phase. The last episode of an environment has each length with the probability of that length, if there was
+    time for it (renewal theory). A truncated episode has ended, too.
 
     Attributes:
         is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
@@ -274,7 +272,7 @@ def predicted_verdict(
         reached  if it does with one of 99 %, where m and s have one more episode with the return of untrained play
 
     Returns are skewed, and the first games may have none of the lost ones: hence the further episode, which also keeps
-    21.0 ± 0 from being certain, and nothing is `reached` by fewer than 30. An error of the 10 % costs further training,
+    21.0 ± 0 from being certain. Fewer than 30 episodes never count as `reached`. An error of the 10 % costs training,
     one of the 1 % would be a false result. With looks at 20, 40, 60 and 80 of 100, of normal returns and of games of
     which 2 to 15 % are lost, whose mean is at the target: at most 0.5 % are `reached` where the mean of all 100 misses
     the target, and 6 % `missed` where it reaches it (tests/launch/run/test_stopping.py). A return that is not finite

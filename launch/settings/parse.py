@@ -79,7 +79,7 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
         elif defaults[name] is MISSING:
             raise ConfigurationError(f"{name.upper()}: is missing; see {title} --help")
     if loose:
-        raise ConfigurationError(f"{loose[0]}: is one word too many; see {title} --help")
+        raise ConfigurationError(f"{loose[0]}: unexpected argument; see {title} --help")
     if of_run:
         values["settings"] = {name: values.pop(name) for name in of_run if name in values and name not in own_options}
     # Before an environment of the user changes to another folder.

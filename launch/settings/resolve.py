@@ -283,7 +283,7 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=choice is not None)
     if file is None or file.whole:
         return run
-    # Beside its source a default is no choice: `tributary config` writes both.
+    # A file of `tributary config` has the derived setting and its source: then the derived one is not a choice.
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
     with errors_of(file.path):
         chosen_in_file = chosen_in_toml(file.settings, config)

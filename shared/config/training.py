@@ -203,7 +203,7 @@ class CheckpointConfig:
     every_seconds: Annotated[float, Range(above=0)] = 120.0
     """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
     every_frames: Annotated[int | None, Range(1)] = None
-    """Frames between checkpoints, in addition to checkpoints by seconds: one at each multiple."""
+    """Frames between checkpoints, in addition to checkpoints by seconds."""
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from shared.distributions import allowed_actions
 from shared.exploration import EpsilonGreedy, RandomStream
-from shared.losses import action_value_loss, values_of_actions, masked_mean
+from shared.losses import action_value_loss, masked_mean, values_of_actions
 from shared.methods.method import (
     Method,
     MethodLoss,
@@ -50,7 +50,9 @@ class QLearning(Method):
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
         values = output.heads["action_values"]
-        return values if self.config.environment.action_mask is None else tf.where(allowed_actions(values), values, np.nan)
+        return (
+            values if self.config.environment.action_mask is None else tf.where(allowed_actions(values), values, np.nan)
+        )
 
     def targets(self, inputs: TargetInputs) -> Targets:
         if inputs.target_network is None:

@@ -8,7 +8,7 @@ import pytest
 
 MISTAKES = {
     "evaluate": "RUN: is missing; see tributary evaluate --help",
-    "presets a": "a: is one word too many; see tributary presets --help",
+    "presets a": "a: unexpected argument; see tributary presets --help",
     "stop a --seed 3": "--seed: there is no such option; there are --now",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
