@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     )
     from launch.run.weights import WeightsName
     from shared.errors import ConfigurationError, TrainingFailedError
-    from shared.registry import register_explorer, register_method, register_network, register_schedule
+    from shared.registry import (
+        register_explorer,
+        register_method,
+        register_network,
+        register_optimizer,
+        register_schedule,
+    )
 
 __all__ = [
     "ConfigurationError",
@@ -58,6 +64,7 @@ __all__ = [
     "register_explorer",
     "register_method",
     "register_network",
+    "register_optimizer",
     "register_schedule",
     "start",
     "train",

@@ -63,8 +63,14 @@ class Learner:
         self._last_sequences: dict[int, int] = {}
         self._has_target = config.method.uses_target_network
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
-        k, mean = self.gradients_per_update, config.method.reduction == "mean"
-        self._accumulator = GradientAccumulator(parameters, k, config.optimizer, mean=mean, target=self._has_target)
+        self._accumulator = GradientAccumulator(
+            parameters,
+            layout,
+            self.gradients_per_update,
+            config.optimizer,
+            mean=config.method.reduction == "mean",
+            target=self._has_target,
+        )
         self.target_updates = 0
         """Number of copies into the target network."""
         self._observation_moments: Moments | None = None

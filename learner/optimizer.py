@@ -1,26 +1,36 @@
 """Optimizers over one flat vector: RMSProp in the form of the A3C paper, Adam and SGD, each one fused operation."""
 
+from abc import ABC, abstractmethod
+
 import tensorflow as tf
 
 from shared.config import OptimizerConfig
+from shared.layout import ParameterLayout
 
 
-class SGD:
-    """Stochastic gradient descent: θ ← θ - ηΔθ. The base of the other optimizers.
+class Optimizer(ABC):
+    """The update of all parameters, one vector float32 [P]. `layout` has the place of each tensor in it.
 
-    `variables` are slots float32 [size] and step counters, by their names in a checkpoint.
+    `variables` are slots and step counters, by their names in a checkpoint.
     """
 
-    def __init__(self, size: int, config: OptimizerConfig) -> None:  # noqa: ARG002
-        self._config = config
+    def __init__(self, layout: ParameterLayout, config: OptimizerConfig) -> None:
+        self.layout, self.config = layout, config
         self.variables: dict[str, tf.Variable] = {}
 
+    @abstractmethod
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent: θ ← θ - ηΔθ."""
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         tf.raw_ops.ResourceApplyGradientDescent(var=parameters.handle, alpha=learning_rate, delta=gradient)
 
 
-class RMSProp(SGD):
+class RMSProp(Optimizer):
     """Shared RMSProp (Mnih et al. 2016, arXiv 1602.01783, eq. 8 and 9).
 
         g ← αg + (1-α)Δθ²        θ ← θ - η Δθ / √(g + ε)
@@ -33,8 +43,9 @@ class RMSProp(SGD):
     layer within 70 updates.
     """
 
-    def __init__(self, size: int, config: OptimizerConfig) -> None:
-        super().__init__(size, config)
+    def __init__(self, layout: ParameterLayout, config: OptimizerConfig) -> None:
+        super().__init__(layout, config)
+        size = layout.size
         self.variables = {
             "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
             # All zeros: the fused operation needs it.
@@ -44,8 +55,8 @@ class RMSProp(SGD):
         }
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        decay, epsilon = self._config.decay, tf.constant(self._config.epsilon)
-        if self._config.bias_correction:
+        decay, epsilon = self.config.decay, tf.constant(self.config.epsilon)
+        if self.config.bias_correction:
             power = self.variables["decay_power"]
             correction = tf.cast(1.0 - power.assign(power * decay), tf.float32)
             # With c = 1 - α^t: Δθ/√(g/c + ε) = √c · Δθ/√(g + cε), which the fused operation can compute.
@@ -67,7 +78,7 @@ class RMSProp(SGD):
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
-class Adam(SGD):
+class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, arXiv 1412.6980) in the efficient form of its section 2, as in TensorFlow and Keras.
 
         m ← β₁m + (1-β₁)Δθ    v ← β₂v + (1-β₂)Δθ²    θ ← θ - η √(1-β₂^t)/(1-β₁^t) · m / (√v + ε̂)
@@ -75,8 +86,9 @@ class Adam(SGD):
     ε̂ is outside the root and not corrected; PyTorch corrects v first, which makes the same ε larger at the start.
     """
 
-    def __init__(self, size: int, config: OptimizerConfig) -> None:
-        super().__init__(size, config)
+    def __init__(self, layout: ParameterLayout, config: OptimizerConfig) -> None:
+        super().__init__(layout, config)
+        size = layout.size
         self.variables = {
             "mean": tf.Variable(tf.zeros([size]), name="mean"),
             "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
@@ -96,9 +108,6 @@ class Adam(SGD):
             lr=learning_rate,
             beta1=tf.constant(_BETA_1),
             beta2=tf.constant(_BETA_2),
-            epsilon=tf.constant(self._config.epsilon),
+            epsilon=tf.constant(self.config.epsilon),
             grad=gradient,
         )
-
-
-OPTIMIZERS: dict[str, type[SGD]] = {"rmsprop": RMSProp, "adam": Adam, "sgd": SGD}

@@ -6,9 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from learner.optimizer import OPTIMIZERS
+from learner.optimizer import Optimizer
 from shared.config import OptimizerConfig
 from shared.graph import Graph, aligned, tensor_on, values_of
+from shared.layout import ParameterLayout
+from shared.registry import OPTIMIZERS, make_registered
 from shared.types import Float32Array
 
 # Blocks of the global norm. Other sizes would change its last bit, and with it every clipped update of a resumed run.
@@ -66,6 +68,7 @@ class GradientAccumulator:
     def __init__(
         self,
         parameters: Float32Array,
+        layout: ParameterLayout,
         gradients_per_update: int,
         optimizer: OptimizerConfig,
         *,
@@ -75,7 +78,9 @@ class GradientAccumulator:
         self.parameters = tf.Variable(parameters, name="parameters")
         self._sum: Float32Array = aligned(parameters.shape, "float32")  # type: ignore[assignment]
         self._pending = 0
-        self._optimizer = OPTIMIZERS[optimizer.name](len(parameters), optimizer)
+        self._optimizer: Optimizer = make_registered(
+            "optimizer.name", optimizer.name, OPTIMIZERS, Optimizer, layout, optimizer
+        )
         self._gradients_per_update, self._mean = gradients_per_update, mean
         self._max_gradient_norm = optimizer.max_gradient_norm
         # The learning rate and the factor of the mean, written anew for each update: two new tensors would take longer.

@@ -1,4 +1,4 @@
-"""The methods, networks, explorers and schedules that a run chooses by name; a user's own module can register more.
+"""Methods, networks, explorers, optimizers and schedules by name; a user's own module can register more.
 
 The user's module registers its class or function, `--environment.import MODULE` has every process of a run import that
 module, and the settings then accept the name. A name that another one has is a ValueError. This module imports no
@@ -20,6 +20,11 @@ from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
 class Entry:
     module: str
     class_name: str
+
+    @property
+    def is_own(self) -> bool:
+        """True of a class of the user's."""
+        return self.module.partition(".")[0] not in _PACKAGES
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def make_registered(
     except ConfigurationError:
         raise
     except Exception as error:
-        if table[name].module.startswith("shared."):
+        if not table[name].is_own:
             raise
         raise setting_error(setting, name, f"cannot be made: {typed_line(error)}{raised_at(error)}") from error
 
@@ -148,6 +153,22 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
     masks = bool(getattr(method, "action_head", ""))
     entry = MethodEntry(*_place_of_class("method", name, method), continuous_actions, target_network, masks)
     enter(METHODS, "a method", name, entry)
+
+
+OPTIMIZERS: dict[str, Entry] = {
+    name: Entry("learner.optimizer", kind) for name, kind in (("rmsprop", "RMSProp"), ("adam", "Adam"), ("sgd", "SGD"))
+}
+"""Optimizers by `--optimizer.name`."""
+
+
+def register_optimizer(name: str, optimizer: type) -> None:
+    """Register an optimizer, in a module that a run imports by `--environment.import MODULE`.
+
+    Args:
+        name: value of `--optimizer.name`.
+        optimizer: a subclass of `learner.optimizer.Optimizer` at the top level of its module.
+    """
+    enter(OPTIMIZERS, "an optimizer", name, Entry(*_place_of_class("optimizer", name, optimizer)))
 
 
 SCHEDULES: dict[str, Entry] = {name: Entry("shared.schedules", name) for name in ("linear", "cosine", "constant")}

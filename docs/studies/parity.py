@@ -340,7 +340,7 @@ def _by_ours(problem: _Problem) -> list[Float32Array]:
     model = _network(4, 2)
     layout = ParameterLayout.of(model.trainable_variables)
     settings = OptimizerConfig(decay=_DECAY, epsilon=_EPSILON, max_gradient_norm=None)
-    accumulator = GradientAccumulator(layout.flatten(problem.weights), 1, settings)
+    accumulator = GradientAccumulator(layout.flatten(problem.weights), layout, 1, settings)
     gradient = tf.function(lambda x, y: _gradients(model, x, y), autograph=False)
     for _ in range(_UPDATES):
         model.set_weights(layout.split(accumulator.parameters.numpy()))
@@ -488,7 +488,7 @@ def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
 
 
 def _first_step(form: OptimizerConfig, mean_square: float) -> float:
-    accumulator = GradientAccumulator(np.zeros(1, np.float32), 1, form)
+    accumulator = GradientAccumulator(np.zeros(1, np.float32), ParameterLayout(("weight",), ((1,),)), 1, form)
     _start_from(accumulator.variables, mean_square)
     accumulator.push(np.array([_ONE_GRADIENT], np.float32), 1.0)
     return -float(accumulator.parameters.numpy()[0])

@@ -162,7 +162,7 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
         meaning = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
         more["action_mask"] = {"shape": [None, spec.actions.size], "dtype": "bool", "meaning": meaning}
     more["meaning"] = adapter_of(config.environment).observation_meaning(spec)
-    if NETWORKS[config.network.name].module.startswith("shared."):
+    if not NETWORKS[config.network.name].is_own:
         more["in_the_file"] = _scaled_inside(config, spec)
     if spec.parts is None:
         shape = [None, *spec.observation_shape]

@@ -20,7 +20,7 @@ from shared.config.checks import For, Rule, declared, first_refusal
 from shared.config.task import options_of
 from shared.config.training import VECTORS
 from shared.errors import alternatives, raised_at, setting_error, typed_line
-from shared.registry import EXPLORERS, METHODS, NETWORKS
+from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS
 from shared.schedules import linear_anneal, scheduled_value
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
         "method": method,
         "exploration": EXPLORERS.get(config.exploration.name or "") or method,
         "network": NETWORKS.get(config.network.name),
+        "optimizer": OPTIMIZERS.get(config.optimizer.name),
     }
-    return {section for section, entry in entries.items() if entry and not entry.module.startswith("shared.")}
+    return {section for section, entry in entries.items() if entry and entry.is_own}
 
 
 # Bound of the memory for the rollouts of all actors together.

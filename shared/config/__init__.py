@@ -21,7 +21,7 @@ from shared.config.training import (
     SupervisionConfig,
 )
 from shared.errors import setting_error
-from shared.registry import EXPLORERS, METHODS, NETWORKS, SCHEDULES
+from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS, SCHEDULES
 
 __all__ = [
     "ActorConfig",
@@ -121,7 +121,7 @@ class RunConfig:
         return self.environment.frame_skip
 
     def check_names(self) -> None:
-        """Check that the method, the network, the explorer and the schedules are registered.
+        """Check that the method, the network, the explorer, the optimizer and the schedule are registered.
 
         Raises:
             ConfigurationError: one is not.
@@ -130,6 +130,7 @@ class RunConfig:
             ("network.name", self.network.name, "network", NETWORKS),
             ("method.name", self.method.name, "method", METHODS),
             ("exploration.name", self.exploration.name, "explorer", EXPLORERS),
+            ("optimizer.name", self.optimizer.name, "optimizer", OPTIMIZERS),
             ("optimizer.schedule", self.optimizer.schedule, "schedule", SCHEDULES),
         ):
             if name is not None and name not in table:

@@ -68,7 +68,7 @@ def options_of(setting: str, name: str | None, table: Mapping[str, Entry], given
     """
     defaults: Options = {}
     # The project's own have settings instead, and are not imported to see that.
-    if name is not None and not table[name].module.startswith("shared."):
+    if name is not None and table[name].is_own:
         defaults = getattr(class_of(table[name]), "options", {})
     options = dict(defaults)
     for option, value in given.items():

@@ -94,8 +94,9 @@ class ExplorationConfig:
 class OptimizerConfig:
     """The optimizer: RMSProp in the A3C form (the default), Adam or SGD."""
 
-    name: Literal["rmsprop", "adam", "sgd"] = "rmsprop"
-    """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε). adam. sgd."""
+    name: str = "rmsprop"
+    """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε). adam. sgd. Or an optimizer that a module of
+    --environment.import has registered."""
     learning_rate: Annotated[float, Range(above=0)] = 7e-4
     """Initial learning rate η."""
     schedule: str = "linear"

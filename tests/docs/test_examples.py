@@ -42,6 +42,7 @@ from shared.registry import (
     EXPLORERS,
     METHODS,
     NETWORKS,
+    OPTIMIZERS,
     Entry,
     MethodEntry,
     NetworkEntry,
@@ -360,6 +361,7 @@ class Another:
         (tributary.register_method, METHODS, "a method sarsa", {"continuous_actions": False}),
         (tributary.register_network, NETWORKS, "a network mlp", {"images": False}),
         (tributary.register_explorer, EXPLORERS, "an explorer first", {}),
+        (tributary.register_optimizer, OPTIMIZERS, "an optimizer sgd", {}),
     ],
 )
 def test_nothing_takes_the_name_of_another(

@@ -10,7 +10,7 @@ MISTAKES = {
     "evaluate": "RUN: is missing; see tributary evaluate --help",
     "presets a": "a: unexpected argument; see tributary presets --help",
     "stop a --seed 3": "--seed: there is no such option; there are --now",
-    "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
+    "train cartpole --optimizer.name adamw": "--optimizer.name adamw: no such optimizer; there are rmsprop, adam, sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
     "train Seaquest": "minigrid; an environment is named by its id, like ALE/Seaquest-v5",
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",

@@ -8,18 +8,22 @@ import pytest
 import tensorflow as tf
 from rollouts import traces
 
+from learner.optimizer import SGD
 from learner.update import GradientAccumulator, global_norm
 from shared.config import OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
+from shared.layout import ParameterLayout
+from shared.registry import OPTIMIZERS, register_optimizer
 from shared.schedules import crossed_multiple
 
 P = 1000
+LAYOUT = ParameterLayout(("kernel", "bias"), ((P - 10,), (10,)))
 START = np.random.default_rng(0).normal(size=P).astype(np.float32)
 OPTIMIZER = OptimizerConfig(epsilon=0.1, max_gradient_norm=None)
 
 
 def accumulator(k: int, optimizer: OptimizerConfig = OPTIMIZER, *, mean: bool = False) -> GradientAccumulator:
-    return GradientAccumulator(START, k, optimizer, mean=mean)
+    return GradientAccumulator(START, LAYOUT, k, optimizer, mean=mean)
 
 
 def gradients(count: int) -> np.ndarray:
@@ -191,6 +195,27 @@ def test_equals_keras(config: OptimizerConfig, optimizer: keras.optimizers.Optim
         optimizer.apply([tf.constant(gradient)], [variable])
     # Adam's are 8e-7 apart with AVX2.
     np.testing.assert_allclose(ours(config), variable.numpy(), rtol=0, atol=3e-6)
+
+
+class Lars(SGD):
+    """SGD in units of the norm of each tensor."""
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        tensors = zip(*(tf.split(vector, self.layout.sizes) for vector in (parameters, gradient)), strict=True)
+        scaled = [tf.norm(tensor) / tf.norm(by) * by for tensor, by in tensors]
+        super().apply(parameters, tf.concat(scaled, axis=0), learning_rate)
+
+
+def test_an_optimizer_of_ones_own_knows_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "lars", OPTIMIZERS["sgd"])
+    del OPTIMIZERS["lars"]
+    register_optimizer("lars", Lars)
+    config = RunConfig(optimizer=replace(OPTIMIZER, name="lars")).optimizer
+    updated = accumulator(1, config)
+    assert updated.push(GRADIENTS[0], RATE).applied
+    moved = np.split(updated.parameters.numpy() - START, [P - 10])
+    norms = [np.linalg.norm(tensor) * RATE for tensor in np.split(START, [P - 10])]
+    np.testing.assert_allclose([np.linalg.norm(tensor) for tensor in moved], norms, rtol=1e-3)
 
 
 def test_a_counter_that_jumps_crosses_multiples() -> None:
