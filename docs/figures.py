@@ -64,7 +64,7 @@ _DIGITS = 4
 def add(what: str, file: Path, cpu: str) -> None:
     """Add the figures in the JSON of a bench, a line for each of its points; or those of a run and its evaluation."""
     result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else result_of(RunFolder(file))
-    command = re.sub(r" --json[ =]\S+", "", result["command"])
+    command = re.sub(r" --(json|run-dir)[ =]\S+", "", result["command"])
     made = {"what": what, "command": command, "revision": result["revision"][:8], "day": result["created"][:10]}
     made |= {"cpu": f"{result['hardware']['cores']} cores of an {cpu}", "idle": not result["busy"]}
     with MEASUREMENTS.open("a", encoding="utf-8") as lines:
@@ -359,6 +359,21 @@ def pong_workers() -> str:
     return table(f"{header} | mean of the last 100 training episodes", rows) + notes(measured("workers-to-18"))
 
 
+def presets() -> str:
+    """Agent steps of training of each seed, and the scores of the best weights."""
+    rows = []
+    for preset in dict.fromkeys(line["what"].partition("/")[2] for line in measured("scores")):
+        lines = measured(f"scores/{preset}")
+        config, figures = PRESETS[preset].config, [line["figure"] for line in lines]
+        steps = "; ".join(number(figure["agent_steps"]) for figure in figures)
+        means = "; ".join(f"{figure['mean_return']:.1f} ± {figure['standard_error']:.1f}" for figure in figures)
+        mark = marked(f"{config.stop_at_return:g}", lines[0])
+        seeds = ", ".join(str(figure["seed"]) for figure in figures)
+        rows.append((f"`{preset}`, {config.environment.id}", mark, seeds, steps, means))
+    header = "preset, environment | mark | seeds | agent steps until it ended | 100 other games"
+    return table(header, rows) + notes(measured("scores"))
+
+
 def a3c_results() -> str:
     """Agent steps and tries to a confirmed 18 in Pong, and the scores of those that ship."""
     rows = []
@@ -494,6 +509,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "game-curves": game_curves,
     "pong-seeds": pong_seeds,
     "pong-workers": pong_workers,
+    "presets": presets,
     "a3c-results": a3c_results,
     "a3c-curves": a3c_curves,
     "a3c-workers": a3c_workers,

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_each_measurement_says_where_it_was_made() -> None:
         assert line.keys() - {"form", "note"} == {"what", "command", "revision", "day", "cpu", "idle", "figure"}
         assert re.fullmatch(r"[0-9a-f]{8}", line["revision"]), line
         assert re.fullmatch(r"\d+ cores? of an .*\(.*\)", line["cpu"]), line
+
+
+def test_what_a_run_usually_takes_is_the_median_of_the_rows() -> None:
+    pong = [figures.read_object(folder / "summary.json") for folder in figures.REFERENCE_RUNS.glob("pong-seed-*")]
+    rows = {"pong": [summary["confirmed_crossing"]["agent_steps"] for summary in pong]}
+    rows["cartpole"] = [line["figure"]["agent_steps"] for line in figures.measured("scores/cartpole")]
+    assert {preset: len(found) for preset, found in rows.items()} == {"pong": 5, "cartpole": 3}
+    for preset, found in rows.items():
+        assert figures.PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(found), rel=0.01)
 
 
 def bench(**more: object) -> dict:
