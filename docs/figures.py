@@ -211,7 +211,7 @@ def rehearsed() -> str:
         rows.append(
             (figure["actors"], marked(shape, line), number(rate), number(needed), number(needed and needed / rate))
         )
-    return table("workers | form | agent steps/s | agent steps to 18 | seconds", rows) + notes(lines)
+    return table("actors | form | agent steps/s | agent steps to 18 | seconds", rows) + notes(lines)
 
 
 def is_of_today(folder: RunFolder) -> bool:
@@ -355,7 +355,7 @@ def pong_workers() -> str:
         shape = marked(f"{shape}, {form['actor.epochs']} epochs", line)
         cells = number(figure["agent_steps"]), figure["missed"] + 1, mean, f"{figure['mean_return_100']:.1f}"
         rows.append((figure["workers"], shape, *cells))
-    header = "workers | form | agent steps to a confirmed 18 | tries | confirmed (games)"
+    header = "actors | form | agent steps to a confirmed 18 | tries | confirmed (games)"
     return table(f"{header} | mean of the last 100 training episodes", rows) + notes(measured("workers-to-18"))
 
 
@@ -420,7 +420,7 @@ def a3c_workers() -> str:
         )
         for line in lines
     ]
-    header = "workers | agent steps, seeds 1 to 5 | median | speed-up | the paper, mean of seven games"
+    header = "actors | agent steps, seeds 1 to 5 | median | speed-up | the paper, mean of seven games"
     return table(header, rows) + notes(lines)
 
 
