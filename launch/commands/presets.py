@@ -13,9 +13,6 @@ from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
 from launch.settings.help import as_toml
 from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand
 
-# Spaces between columns.
-_GAP = 2
-
 
 @dataclass(frozen=True)
 class ConfigArguments(PresetArguments):
@@ -46,26 +43,13 @@ class PresetsArguments:
 def presets(arguments: PresetsArguments) -> None:
     # One line for each preset.
     console = wide_console(240)
-    cells = {
-        name: {
-            "preset": name + " (default)" * (name == DEFAULT_PRESET),
-            "environment": preset.config.environment.id,
-            "network": preset.config.network.name,
-        }
-        for name, preset in PRESETS.items()
-    }
-    widths = {heading: max(len(row[heading]) for row in cells.values()) for heading in cells[DEFAULT_PRESET]}
-    if console.width < _GAP * len(widths) + sum(widths.values()) + max(len(p.description) for p in PRESETS.values()):
-        # Beside all columns, descriptions would be a word wide.
-        widths = {"preset": widths["preset"]}
+    names = {name: name + " (default)" * (name == DEFAULT_PRESET) for name in PRESETS}
     for title, group in PRESET_GROUPS.items():
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), title=title, title_justify="left")
-        table.show_header = title == next(iter(PRESET_GROUPS))
-        for heading, width in widths.items():
-            table.add_column(heading, no_wrap=True, min_width=width)
-        table.add_column("description")
+        table = Table.grid("preset", "description", padding=(0, 2, 0, 0))
+        table.title, table.title_justify = title, "left"
+        table.columns[0].no_wrap, table.columns[0].min_width = True, max(map(len, names.values()))
         for name, preset in group.items():
             # Extras like [box2d] would be read as markup.
-            table.add_row(*(cells[name][heading] for heading in widths), escape(preset.description))
+            table.add_row(names[name], escape(preset.description))
         console.print(table)
     write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
