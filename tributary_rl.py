@@ -263,6 +263,6 @@ def _training(
     # It imports the library, which loading an agent does without.
     from launch.python.run import Training, resolved_run
 
-    named = {"seed": seed, "total_frames": total_frames, "stop_after_seconds": stop_after_seconds}
-    changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
+    settings_by_name = {"seed": seed, "total_frames": total_frames, "stop_after_seconds": stop_after_seconds}
+    changed = {**(settings or {}), **{name: value for name, value in settings_by_name.items() if value is not None}}
     return Training(resolved_run(preset, changed, **where), where["run_dir"], on_row, on_event, progress=progress)

@@ -45,7 +45,7 @@ from launch.results import curves, plot
 from launch.results.curves import read_rows
 from launch.results.evaluate import mean_and_error
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
-from launch.settings.files import named
+from launch.settings.files import by_full_name
 from launch.settings.resolve import divided_among
 from shared.config import flat_settings
 
@@ -216,13 +216,13 @@ def rehearsed() -> str:
 
 def is_of_today(folder: RunFolder) -> bool:
     """Whether a run has the settings that its preset gives today: a later setting must not have changed the others."""
-    config, file = folder.read_settings(), named(read_object(folder.settings_file))
+    config, file = folder.read_settings(), by_full_name(read_object(folder.settings_file))
     preset = PRESETS.get(str(read_object(folder.manifest).get("preset")))
     if preset is None:
         return False
     typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return", "total_frames")}
     game = replace(preset.config.environment, id=config.environment.id)
-    made = named(
+    made = by_full_name(
         json.loads(
             msgspec.json.encode(
                 divided_among(

@@ -102,13 +102,13 @@ def make_folder(folder: Path, setting: str) -> None:
         raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error
 
 
-def replace_folder(made: Path, path: Path) -> None:
-    """Rename the folder `made`, on the same file system, to `path`, whose old folder is left beside `made`."""
-    old = made.with_name(f"{made.name}.old")
+def replace_folder(folder: Path, path: Path) -> None:
+    """Rename `folder` to `path` on the same file system; the old folder of that name is left beside it."""
+    old = folder.with_name(f"{folder.name}.old")
     if path.exists():
         path.rename(old)
     try:
-        made.rename(path)
+        folder.rename(path)
     except OSError:
         if old.exists():
             old.rename(path)

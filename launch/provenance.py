@@ -40,10 +40,10 @@ def provenance_text(runs: Sequence[str] = (), **more: Any) -> str:
     Pictures and videos are passed on, and absolute paths have names of users and of machines. So `runs`, and paths in
     the command, are relative to the working directory, or a name alone where they lie elsewhere.
     """
-    made = provenance()
-    made["command"] = shlex.join(map(_without_folders, shlex.split(made["command"])))
-    named = {"runs": [_without_folders(run) for run in runs]} if runs else {}
-    return to_json({**named, **more, **made})
+    origin = provenance()
+    origin["command"] = shlex.join(map(_without_folders, shlex.split(origin["command"])))
+    sources = {"runs": [_without_folders(run) for run in runs]} if runs else {}
+    return to_json({**sources, **more, **origin})
 
 
 def _without_folders(word: str) -> str:
@@ -82,11 +82,11 @@ def source_digest() -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the packages that affect the numbers; None for one that is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(_PACKAGES)}
+    by_package: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(_PACKAGES)}
     for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            by_package[name] = importlib.metadata.version(name)
+    return by_package
 
 
 def hardware() -> dict[str, Any]:
@@ -102,8 +102,8 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def hardware_line(made: dict[str, Any]) -> str:
+def hardware_line(origin: dict[str, Any]) -> str:
     """The hardware of a provenance in one line."""
-    machine = made["hardware"]
+    machine = origin["hardware"]
     cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
     return f"{cores} of {machine['cpu']}, {machine['memory_gib']:g} GiB"

@@ -366,11 +366,11 @@ def _watch(
     """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
-        seen = view(take_all(listener.stop.numbers))
-        listener.progressed |= seen.progress.agent_steps_per_second > 0
-        for event in seen.events:
+        update = view(take_all(listener.stop.numbers))
+        listener.progressed |= update.progress.agent_steps_per_second > 0
+        for event in update.events:
             listener(event)
-        listener(Progressed(seen.progress))
+        listener(Progressed(update.progress))
 
     passed_on = False
     while True:

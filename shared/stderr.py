@@ -23,10 +23,10 @@ def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
 
     Yields the list of those lines, which is complete after the block.
     """
-    found: list[bytes] = []
+    lines: list[bytes] = []
     # No wait: another thread may be importing TensorFlow, for whose import this one would wait in turn.
     if not _FILTERED.acquire(blocking=False):
-        yield found
+        yield lines
         return
     _flush_stderr()
     # In memory: no folder for temporary files may be writable.
@@ -34,7 +34,7 @@ def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:
-            yield found
+            yield lines
         finally:
             _flush_stderr()
             os.dup2(stderr, 2)
@@ -43,7 +43,7 @@ def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
             held.seek(0)
             for line in held:
                 if left_out.match(line):
-                    found.append(line)
+                    lines.append(line)
                     continue
                 # A closed terminal must not end the process.
                 with suppress(OSError):

@@ -204,10 +204,10 @@ class AtariEnvironment(gymnasium.Env):
         if self._shown is not None:
             self.screens, shown_reward, ended = [], 0.0, False
             while not ended and len(self.screens) < self._frame_skip:
-                screens, *shown, _ = self._shown.step(np.array([action]))
+                screens, *colour_step, _ = self._shown.step(np.array([action]))
                 self.screens.append(screens[0, 0].copy())
-                shown_reward += shown[0][0]
-                ended = bool(shown[1][0] or shown[2][0])
+                shown_reward += colour_step[0][0]
+                ended = bool(colour_step[1][0] or colour_step[2][0])
             if shown_reward != reward or ended != (terminated or truncated):
                 rewards = f"reward {shown_reward:g} against {reward:g}"
                 raise RuntimeError(f"the frames are not those of the agent's game any more: {rewards}")

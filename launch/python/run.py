@@ -25,7 +25,7 @@ from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.run.metrics import OWN, append_line
 from launch.run.modules import imports_permitted
 from launch.run.weights import WeightsName
-from launch.settings.files import named, read_value
+from launch.settings.files import by_full_name, read_value
 from launch.settings.resolve import ResolvedRun, resolve_request, train_request
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
@@ -171,7 +171,7 @@ def resolved_run(
     Raises:
         ConfigurationError: see `resolve_request`.
     """
-    changes, preset = named(settings), read_value("preset", str | None, preset)
+    changes, preset = by_full_name(settings), read_value("preset", str | None, preset)
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
     where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):
@@ -218,9 +218,9 @@ class Training:
 
         Those that come after the last row are in a copy of it at the end of metrics.jsonl.
         """
-        given = {str(name): float(value) for name, value in numbers.items()}
-        self._unwritten |= given
-        self._stop.numbers.update(given)
+        row = {str(name): float(value) for name, value in numbers.items()}
+        self._unwritten |= row
+        self._stop.numbers.update(row)
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until the run has ended, at most `timeout` seconds. Returns the run, done or stopped.

@@ -113,8 +113,8 @@ def plot(arguments: PlotArguments) -> None:
     for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
         print_line(console, line)
     grid = common_x(curves)
-    found = {"x": x, "y": y, "grid": grid.tolist(), "groups": [as_json(band, grid) for band in groups]}
-    write_json(arguments.json, found | provenance())
+    figures = {"x": x, "y": y, "grid": grid.tolist(), "groups": [as_json(band, grid) for band in groups]}
+    write_json(arguments.json, figures | provenance())
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:

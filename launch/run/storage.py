@@ -33,8 +33,8 @@ class Stamp(NamedTuple):
     inode: int
 
 
-def changes_since(folder: Path, known: dict[str, Stamp]) -> tuple[dict[str, bytes], dict[str, Stamp]]:
-    """The content of the files that changed since a folder had the stamps `known`, and all stamps, by relative path."""
+def changes_since(folder: Path, stamps_before: dict[str, Stamp]) -> tuple[dict[str, bytes], dict[str, Stamp]]:
+    """The content of the files that changed since a folder had `stamps_before`, and all stamps, by relative path."""
     changed, stamps = {}, {}
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
@@ -43,7 +43,7 @@ def changes_since(folder: Path, known: dict[str, Stamp]) -> tuple[dict[str, byte
             # The status of the open file: the path may lead to another one by now.
             status = os.fstat(file.fileno())
             stamp = stamps[name] = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp != known.get(name):
+            if stamp != stamps_before.get(name):
                 # No further than the stamp: rows that are added meanwhile come with the next changes.
                 changed[name] = file.read(stamp.size)
     return changed, stamps
@@ -121,13 +121,13 @@ def check_storage(url: str, resumed: RunFolder | None) -> None:
     try:
         files.invalidate_cache()
         if resumed is None:
-            taken = files.exists(f"{root}/config.json")
+            in_use = files.exists(f"{root}/config.json")
         else:
             # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
-            own, path = read_object(resumed.manifest), f"{root}/{resumed.manifest.name}"
-            kept = object_of(files.cat_file(path)) if files.exists(path) else {}
-            taken = bool(own and kept and kept != own)
-        if not taken:
+            manifest, path = read_object(resumed.manifest), f"{root}/{resumed.manifest.name}"
+            copy = object_of(files.cat_file(path)) if files.exists(path) else {}
+            in_use = bool(manifest and copy and copy != manifest)
+        if not in_use:
             _make_folder(files, root)
             # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
             probe = f"{root}/.tributary-{uuid4().hex}"
@@ -136,7 +136,7 @@ def check_storage(url: str, resumed: RunFolder | None) -> None:
     except Exception as error:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
-    if taken:
+    if in_use:
         raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
 
 

@@ -103,7 +103,7 @@ def read_config_file(path: Path) -> ConfigFile:
     with errors_of(path):
         if not whole and preset is not None:
             check_preset(str(preset))
-        flat = named(settings)
+        flat = by_full_name(settings)
     if whole:
         # That of one run, which no other inherits.
         flat.pop("storage", None)
@@ -113,7 +113,7 @@ def read_config_file(path: Path) -> ConfigFile:
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """`config` with changed settings, by full names such as `optimizer.learning_rate`, or in nested mappings."""
     sections: dict[str, dict[str, Any]] = {}
-    for name, value in named(settings).items():
+    for name, value in by_full_name(settings).items():
         section, _, field = name.rpartition(".")
         sections.setdefault(section, {})[field] = read_value(name, KINDS[name], value)
     changed = sections.pop("", {})
@@ -133,11 +133,13 @@ def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
     The others are no choice of the user: `tributary config` writes all settings into a file.
     """
     changed, default = with_settings(base, settings), RunConfig()
-    values = {name: [attrgetter(name)(config) for config in (changed, base, default)] for name in named(settings)}
+    values = {
+        name: [attrgetter(name)(config) for config in (changed, base, default)] for name in by_full_name(settings)
+    }
     return [name for name, (value, *others) in values.items() if value not in others]
 
 
-def named(settings: Mapping[str, Any]) -> dict[str, Any]:
+def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings by their full names."""
     return dict(_flat(settings, ""))
 

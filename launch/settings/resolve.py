@@ -15,10 +15,10 @@ from launch.run.lookup import run_path
 from launch.run.modules import check_imports, imports_permitted
 from launch.settings.check import agent_steps_per_update, check_effects
 from launch.settings.files import (
+    by_full_name,
     chosen_in_toml,
     errors_of,
     modules_of,
-    named,
     option_name,
     read_config_file,
     with_settings,
@@ -147,7 +147,7 @@ def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig
 
     Options of the environment, and of a class of the user, are added to the present ones.
     """
-    changes = _with_frame_skip(config, named(settings))
+    changes = _with_frame_skip(config, by_full_name(settings))
     for name in OPTIONS:
         if isinstance(options := changes.get(name), Mapping):
             changes[name] = {**attrgetter(name)(config), **options}

@@ -112,8 +112,8 @@ def gradient_before(by_values: tf.Tensor, values: tf.Tensor, inverse_deviation: 
 def hidden_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, *, norm: bool) -> tf.Tensor:
     """relu(x · kernel + bias) [N, units] of x [N, inputs]; with `norm`, x · kernel + bias normalised."""
 
-    def gradient(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        before = _before_activation(by_output, kept)
+    def gradient(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        before = _before_activation(by_output, tensors)
         by_kernel = tf.matmul(x, before, transpose_a=True)
         return tf.matmul(before, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before, axis=0)
 
@@ -142,8 +142,8 @@ def hidden_convolution(
             return _activation(convolution(x, kernel, bias, stride), norm=norm)
         return _activation(convolution_of_images(x, floats, kernel, bias, stride), norm=norm)
 
-    def gradient(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
-        before = _before_activation(by_output, kept)
+    def gradient(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
+        before = _before_activation(by_output, tensors)
         if floats is None:
             return gradients(x, kernel, before, stride)
         return None, *gradients_of_images(x, floats, kernel, before, stride)
@@ -155,10 +155,10 @@ def _activation(before: tf.Tensor, *, norm: bool) -> tuple[tf.Tensor, ...]:
     return normalised(before) if norm else (tf.nn.relu(before),)
 
 
-def _before_activation(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    if len(kept) == 1:
-        return tf.raw_ops.ReluGrad(gradients=by_output, features=kept[0])
-    return gradient_before(by_output, *kept)
+def _before_activation(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    if len(tensors) == 1:
+        return tf.raw_ops.ReluGrad(gradients=by_output, features=tensors[0])
+    return gradient_before(by_output, *tensors)
 
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then

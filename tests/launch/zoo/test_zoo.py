@@ -23,7 +23,7 @@ from launch.results.curves import read_rows
 from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
 from launch.run.weights import load_weights
-from launch.settings.files import named, read_config_file
+from launch.settings.files import by_full_name, read_config_file
 from launch.settings.parse import parse
 from launch.settings.resolve import divided_among, resolve_request
 from shared.config import RunConfig
@@ -199,7 +199,7 @@ SHIPPED = [*RUNS, *sorted(STUDIES.glob("*/*/config.json")), *sorted(zoo.FOLDER.g
 def test_what_ships_has_no_setting_that_is_removed(file: Path) -> None:
     """One that is added has its default there, with equal behaviour."""
     read_config_file(file)
-    assert named(json.loads(file.read_text())).keys() <= named(msgspec.to_builtins(RunConfig())).keys()
+    assert by_full_name(json.loads(file.read_text())).keys() <= by_full_name(msgspec.to_builtins(RunConfig())).keys()
 
 
 # What the documents tell as results of presets of today.
@@ -217,9 +217,9 @@ def test_what_the_presets_made_has_their_settings(folder: Path) -> None:
     typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return")}
     game = replace(preset.environment, id=config.environment.id)
     divided = divided_among(replace(preset, environment=game, **typed), int(config.actors))
-    made = named(json.loads(msgspec.json.encode(divided)))
+    made = by_full_name(json.loads(msgspec.json.encode(divided)))
     # A setting of today that the file lacks did not exist: it must not have changed the others.
-    file = named(json.loads(RunFolder(folder).settings_file.read_text()))
+    file = by_full_name(json.loads(RunFolder(folder).settings_file.read_text()))
     assert {name: made[name] for name in file} == file
 
 
