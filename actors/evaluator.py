@@ -57,7 +57,7 @@ class Evaluator:
         self._quota = np.array(evaluation.episodes_by_environment[first : first + self._count])
         self._environments = VectorEnvironment(config.environment, self._count, threads)
         self.policy = policy or Policy(config, spec, environments=self._count, seed=seeds.actions, training=False)
-        # That of this evaluator, while others may use the policy.
+        # The exploration of this evaluator: others may use the policy.
         method = self.policy.method
         self._exploration = make_explorer(
             config, spec.actions, method, self._count, seeds.actions, training=False

@@ -85,8 +85,8 @@ class Policy:
         self._assign = assign_graph(self.network, self.layout)
         needs_behaviour = config.actor.needs_behaviour
         self._gives_values = training and needs_behaviour
-        # Not for a rollout with several gradients, of which they would serve the first only, nor for one whose first
-        # action was chosen by other weights, or whose gradient uses newer ones.
+        # Stored activations serve one gradient at the weights of all actions of the rollout. So there are none where a
+        # rollout gives several gradients, has newer weights for them, or took its first action from the last rollout.
         stores = unroll_length is not None and not self.method.needs_next_actions and not needs_behaviour
         self._stored = StoredActivations(unroll_length or 0) if stores else None
         step = tf.TensorSpec((), tf.int32)

@@ -95,8 +95,8 @@ class Learner:
     def submit(self, report: GradientReport) -> Outcome:
         """Admit a report or drop it, and apply an update if it is the K-th since the last one.
 
-        The agent steps, frames and episodes of a dropped report count as sampled. Those of a duplicate were counted
-        before: its agent steps are entered again, as dropped, and its episodes are not.
+        Agent steps, frames and episodes of a dropped report count as sampled. A duplicate's were counted before: its
+        agent steps are entered again, as dropped, and its episodes are not.
         """
         return self.submit_sum(AggregatedReport(report.actor_id, report.gradient, (report,)))[0]
 

@@ -24,7 +24,7 @@ def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor, choices: Sequenc
 
 
 def categorical_entropy(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tensor:
-    """Entropy -Σ π log π, in nats, of such a policy: float32 [..., A] -> float32 [...]. Of several their sum."""
+    """Entropy -Σ π log π, in nats: float32 [..., A] -> float32 [...]. The sum over several choices."""
     if choices:
         return tf.add_n([categorical_entropy(part) for part in _by_choice(logits, choices)])
     log_probs = tf.nn.log_softmax(logits)

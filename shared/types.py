@@ -183,8 +183,7 @@ class NextCall(Enum):
 class AggregatedReport(NamedTuple):
     """The reports of several actors of one node, without gradients, and the sum of their gradients float32 [P].
 
-    Gradients are summed in the order of the reports. Those of reports with `non_finite` are not in the sum. `actor_id`:
-    of the node's aggregator.
+    The sum is in the order of the reports, without non-finite gradients. `actor_id`: of the node's aggregator.
     """
 
     actor_id: int

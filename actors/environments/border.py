@@ -54,8 +54,8 @@ class _Checks:
         """The observation, and the mask: a part of a Dict observation, which its space has no more, else of info.
 
         After a terminated step no action is chosen: the mask may be missing or allow nothing, and allows all. A
-        truncated step needs one, because values of its observation are bootstrapped. Of a vector environment `batch`
-        is [B], and so are the shapes of `terminated` and of the masks.
+        truncated step needs a mask, because the value of its observation is bootstrapped. In a vector environment
+        `batch` is [B], the shape of `terminated` and the first dimension of masks.
         """
         mask, shape = (observation if self._mask_in_observation else info).get(key), (*batch, self._actions.size)
         if mask is None and np.all(terminated):

@@ -58,7 +58,7 @@ class Coordinator:
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
         self._evaluations = 0
-        # Those that the evaluation under way may take in any case.
+        # The least limit of the evaluation under way.
         self._allowed_agent_steps = _ALLOWED_AGENT_STEPS
         self.messages = 0
         self.began: float | None = None

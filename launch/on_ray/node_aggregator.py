@@ -79,7 +79,7 @@ class NodesExecutor(RayExecutor):
         # A single machine may have more actors than cores.
         at_work = actors if node else min(actors, usable_cores())
         gradients = gradients_together(self._config, at_work)
-        # Those that Ray has, which may be fewer than the node's.
+        # Cores that Ray has, which may be fewer than the node's.
         slots = Slots(actors, node, self._slots.cores_of_actors(node))
         arguments = (slots, gradients, node_id + 1, self._actor_process)
         # It takes no core from the actors' count: it adds a few vectors a rollout.

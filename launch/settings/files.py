@@ -105,7 +105,7 @@ def read_config_file(path: Path) -> ConfigFile:
             check_preset(str(preset))
         flat = by_full_name(settings)
     if whole:
-        # That of one run, which no other inherits.
+        # Storage belongs to one run.
         flat.pop("storage", None)
     return ConfigFile(path, flat, preset, whole)
 
@@ -183,7 +183,7 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
         # Text stays text in the options of an environment.
         return msgspec.convert(plain, kind, strict=origin is dict, dec_hook=_path)
     except msgspec.ValidationError as error:
-        # Of several types the last one, which is not None.
+        # The last type of a union, besides None.
         last = kind if origin not in (Union, UnionType) else [other for other in kinds if other is not NoneType][-1]
         origin = get_origin(last)
         must_be = alternatives(get_args(last)) if origin is Literal else _MUST_BE.get(origin or last)

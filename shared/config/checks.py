@@ -51,8 +51,8 @@ class Range(NamedTuple):
 class For:
     """The choice without which a setting has no effect: `decay: Annotated[float, For("optimizer.name", "rmsprop")]`.
 
-    `setting` chooses, and has to be one of `values`. Of environment.id, whose values are endless, they are kinds of
-    environments: Atari, images, or continuous actions. `wrapper` of Gymnasium gives other environments the effect.
+    `setting` must have one of `values`. For environment.id they are kinds of environments: Atari, images, or continuous
+    actions. `wrapper` of Gymnasium gives other environments the effect.
     """
 
     def __init__(self, setting: str, *values: str | bool, wrapper: str = "") -> None:

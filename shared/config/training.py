@@ -220,4 +220,4 @@ class SupervisionConfig:
     nor before three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
-    included. So does one in an evaluation, for which it makes environments."""
+    included. The same time applies in an evaluation, for which an actor makes environments."""
