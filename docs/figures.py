@@ -329,7 +329,7 @@ def game_curves() -> str:
 
 def pong_seeds() -> str:
     """Each try of each seed, and the agent steps of training and of confirmations to the verdict."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for folder in map(RunFolder, sorted(REFERENCE_RUNS.glob("pong-seed-*"))):
         summary, seed = read_object(folder.summary), folder.read_settings().seed
         tries = [entry for row in read_rows(folder) for entry in row.get("evaluations") or [] if entry["confirms"]]
@@ -339,6 +339,8 @@ def pong_seeds() -> str:
         confirmed = last.replace(" (", f" ± {error:.2f} (")
         cells = (number(at["agent_steps"]), number(played), number(at["agent_steps"] + played))
         rows.append((seed, "; ".join(missed), len(tries), confirmed, *cells, training))
+    medians = [number(statistics.median(int(row[i].replace(",", "")) for row in rows)) for i in (4, 5, 6)]
+    rows.append(("median", "", "", "", *medians, ""))
     header = "seed | tries that missed (games) | tries | confirmed (games) | agent steps of training | of confirmations"
     return table(f"{header} | of both | mean of the last 100 training episodes", rows)
 
