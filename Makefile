@@ -9,7 +9,7 @@ CLUSTER_EXTRA := $(VENV)/.cluster-extra
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test gpu-test lint format figures settings clean
+.PHONY: help watch train agent test cluster-extra smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test gpu-test lint format figures scores settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -34,6 +34,7 @@ help:
 	@echo "make format   format the code"
 	@echo "make agent    pack a run as an agent that ships: RUN=runs/… NAME=pong, for zoo:pong"
 	@echo "make figures  write the tables and pictures of results in README and docs from their rows"
+	@echo "make scores   train and evaluate the games of the table of scores at this commit, one on each core: days"
 	@echo "make settings write docs/settings.md from the docstrings of the settings"
 	@echo "make clean    remove the environment and the caches"
 
@@ -124,6 +125,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff format $(SOURCES)
 
 figures: $(INSTALLED)
+	$(BIN)/python docs/figures.py
+
+scores: $(INSTALLED)
+	$(BIN)/python docs/studies/atari/campaign.py $(ARGS)
 	$(BIN)/python docs/figures.py
 
 settings: $(INSTALLED)

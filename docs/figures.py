@@ -265,7 +265,8 @@ def games() -> list[Game]:
     with (STUDIES / "atari" / "published.csv").open(encoding="utf-8") as file:
         rows = {row["agent"]: row for row in csv.DictReader(file)}
     shipped = {agent: Game(row["game"], RunFolder(zoo.FOLDER / agent), row) for agent, row in rows.items()}
-    others = [folder.parent for folder in sorted((STUDIES / "atari").glob("*/evaluation-noop.json"))]
+    others = [file.parent for file in sorted((STUDIES / "atari").glob("*/evaluation-noop.json"))]
+    others = [folder for folder in others if folder.name in rows]
     return [
         *shipped.values(),
         *[Game(rows[folder.name]["game"], RunFolder(folder), rows[folder.name]) for folder in others],
@@ -275,6 +276,23 @@ def games() -> list[Game]:
 def games_from_the_start() -> list[Game]:
     """Without zoo:beamrider, which was trained in parts: only the last has rows."""
     return [game for game in games() if game.folder.name != "zoo:beamrider"]
+
+
+def campaign() -> str:
+    """Each game and seed that docs/studies/atari/campaign.py has stored."""
+    rows = []
+    for file in sorted((STUDIES / "atari").glob("*-seed-*/manifest.json")):
+        folder, manifest = RunFolder(file.parent), read_object(file)
+        game, _, seed = folder.path.name.partition("-seed-")
+        hours = read_object(folder.summary)["wall_seconds"] / 3600
+        steps = f"{agent_steps_learned(folder) / 1e6:.2f} M"
+        scores = [score(folder, protocol, 0) for protocol in ("noop", "machado")]
+        rows.append(
+            (game, seed, f"`{manifest['revision'][:7]}`", steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"])
+        )
+    if not rows:
+        return "No run is stored yet.\n"
+    return table("game | seed | revision | agent steps | `noop` | `machado` | hours | CPU", rows)
 
 
 def games_in_short() -> str:
@@ -508,6 +526,7 @@ def draw_seconds() -> Iterator[Any]:
 TABLES: dict[str, Callable[[], str]] = {
     "games": games_in_full,
     "games-in-short": games_in_short,
+    "campaign": campaign,
     "game-curves": game_curves,
     "pong-seeds": pong_seeds,
     "pong-workers": pong_workers,

@@ -119,8 +119,10 @@ def main() -> None:
     parser.add_argument("name", help="lower-case letters, digits and hyphens; an existing agent is replaced")
     parser.add_argument("--weights", default="auto", help="as in tributary evaluate")
     parser.add_argument("--episodes", type=int, default=EvaluateArguments.episodes, help="of each evaluation")
+    parser.add_argument("--into", type=Path, default=zoo.FOLDER, help="another folder than launch/zoo")
     typed = parser.parse_args()
-    print(f"packed: {pack(typed.run, typed.name, weights=typed.weights, episodes=typed.episodes)}")
+    made = pack(typed.run, typed.name, weights=typed.weights, episodes=typed.episodes, into=typed.into)
+    print(f"packed: {made}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""The runs behind the table of Atari games in docs/scores.md: each game and seed at one commit (`make scores`).
+
+    python docs/studies/atari/campaign.py                         all of them, one on each core: days
+    python docs/studies/atari/campaign.py --games Breakout --seeds 1
+    python docs/studies/atari/campaign.py --at-a-time 1 --address auto --actors 16     settings of tributary train
+
+Runs are below runs/scores. Called again, it goes on with those that were interrupted or killed. One that has all its
+frames is evaluated by each published protocol, on games that did not select its weights, and stored as
+docs/studies/atari/GAME-seed-N: settings, manifest, a hundred rows, summary and evaluations. `make figures` reads them.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent import futures
+from pathlib import Path
+
+from launch.machine import usable_cores
+from launch.output import EXIT_DONE, EXIT_FAILED, exit_code
+from launch.provenance import revision
+from launch.run.folder import RunFolder, read_object
+from launch.run.summary import run_status
+from shared.errors import ConfigurationError, TrainingFailedError
+
+ROOT = Path(__file__).parents[3]
+SIX = ("Pong", "Breakout", "BeamRider", "Qbert", "Seaquest", "SpaceInvaders")
+# With Q*bert the five games of Atari-5 (Aitchison, Sweetser and Hutter 2022, arXiv 2210.02019).
+FURTHER = ("BattleZone", "DoubleDunk", "NameThisGame", "Phoenix")
+_ONE_CORE = ("--executor", "inline", "--actors", "1")
+
+
+def plan(games: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[tuple[str, int]]:
+    """Games and seeds in the order of their use: the six, those of Atari-5, and further seeds of the six."""
+    whole = [*[(game, 1) for game in SIX + FURTHER], *[(game, seed) for seed in (2, 3) for game in SIX]]
+    return [(game, seed) for game, seed in whole if game in (games or SIX + FURTHER) and seed in (seeds or (1, 2, 3))]
+
+
+def carry_out(
+    game: str, seed: int, *, frames: int, settings: Sequence[str], episodes: int, runs: Path, stored: Path
+) -> None:
+    """Train, evaluate and store one run, from where it was left.
+
+    Raises:
+        TrainingFailedError: a command failed, or was interrupted.
+    """
+    name = f"{game.lower()}-seed-{seed}"
+    run = RunFolder(runs / name)
+    if (stored / name).exists():
+        return
+    tributary = [sys.executable, "-m", "launch.cli", "train"]
+    if not run.has_checkpoint:
+        new = ["atari", "--environment.id", f"ALE/{game}-v5", "--seed", str(seed), "--total-frames", str(frames)]
+        _call(run, [*tributary, *new, "--run-dir", str(run.path), *settings])
+    elif run_status(run.path).status != "frames_reached":
+        _call(run, [*tributary, "--resume", str(run.path)])
+    if run_status(run.path).status != "frames_reached":
+        raise TrainingFailedError(f"{run.path}: it has not all of its frames")
+    packing = [sys.executable, str(ROOT / "docs" / "zoo.py"), str(run.path), name, "--into", str(stored)]
+    _call(run, [*packing, "--episodes", str(episodes)])
+    # A study keeps no weights: `make agent` packs an agent that ships.
+    for file in RunFolder(stored / name).best_weights, RunFolder(stored / name).observation_mean:
+        file.unlink(missing_ok=True)
+
+
+def _call(run: RunFolder, command: Sequence[str]) -> None:
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with run.path.with_suffix(".txt").open("a", encoding="utf-8") as output:
+        code = subprocess.run(command, stdout=output, stderr=output, env=environment, cwd=ROOT, check=False).returncode
+    if code != EXIT_DONE:
+        raise TrainingFailedError(f"{run.path}: ended with {code}; its output is in {output.name}")
+
+
+def check_revision(runs: Path, now: str) -> None:
+    """Raise a ConfigurationError unless all runs so far are of this revision, and that is a commit."""
+    if now.endswith("-dirty"):
+        raise ConfigurationError(f"revision {now}: commit the changed files first; all runs are of one commit")
+    for manifest in sorted(runs.glob("*/manifest.json")):
+        if (of_run := read_object(manifest)["revision"]) != now:
+            raise ConfigurationError(f"{manifest.parent} is of revision {of_run}, this is {now}: check that one out")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("campaign.py", description="Train, evaluate and store the runs of docs/scores.md.")
+    parser.add_argument("--games", nargs="+", default=[], choices=SIX + FURTHER, help="default: all, the six first")
+    parser.add_argument("--seeds", nargs="+", default=[], type=int, help="default: 1 of all games, 2 and 3 of the six")
+    parser.add_argument("--frames", type=int, default=40_000_000, help="of each run (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=100, help="of each evaluation (%(default)s)")
+    parser.add_argument("--at-a-time", type=int, default=usable_cores(), help="runs (%(default)s)")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "scores", help="folder of the runs (%(default)s)")
+    parser.add_argument("--stored", type=Path, default=Path(__file__).parent, help="where they are stored")
+    typed, settings = parser.parse_known_args()
+    check_revision(typed.runs, revision())
+    failures = 0
+    with futures.ThreadPoolExecutor(typed.at_a_time) as threads:
+        made = {
+            threads.submit(
+                carry_out,
+                game,
+                seed,
+                frames=typed.frames,
+                settings=settings or _ONE_CORE,
+                episodes=typed.episodes,
+                runs=typed.runs.resolve(),
+                stored=typed.stored.resolve(),
+            ): f"{game}, seed {seed}"
+            for game, seed in plan(typed.games, typed.seeds)
+        }
+        try:
+            for result in futures.as_completed(made):
+                error = result.exception()
+                failures += error is not None
+                print(f"{made[result]}: {error or 'stored'}", flush=True)
+        except KeyboardInterrupt:
+            # The terminal has interrupted the runs, too: they save, and a later call goes on.
+            threads.shutdown(cancel_futures=True)
+            raise
+    if failures:
+        print(f"{failures} of {len(made)} runs are not stored: call it again, it goes on")
+    return EXIT_FAILED if failures else EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
