@@ -25,7 +25,8 @@ from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
-from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, TrainingReturns, reason_to_stop
+from launch.run.returns import TrainingReturns
+from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, reason_to_stop
 from launch.run.storage import RemoteCopy
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
