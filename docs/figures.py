@@ -299,8 +299,8 @@ def games_in_short() -> str:
     rows = []
     for game in games():
         name = f"`{game.folder.name}`" if game.folder.ships else f"{game.name}, not shipped"
-        rows.append((name, game.settings, score(game.folder, "noop", game.digits), game.beside("zoo_a2c", "zoo_ppo")))
-    return table("agent | preset `atari` | score | zoo: A2C; PPO", rows)
+        rows.append((name, game.settings, score(game.folder, "noop", game.digits), game.beside("zoo_ppo")))
+    return table("agent | preset `atari` | score | the zoo's PPO", rows)
 
 
 def games_in_full() -> str:
