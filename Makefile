@@ -23,7 +23,7 @@ help:
 	@echo "make tracker-test   the real W&B, installed apart"
 	@echo "make storage-test   runs kept in S3-compatible storage"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
-	@echo "make sweep-test   a search by Ray Tune, as on the page, and its trials"
+	@echo "make sweep-test   a search by Ray Tune, as on its page"
 	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in ten minutes"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make task-test   train presets to their returns: hours"
