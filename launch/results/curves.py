@@ -1,6 +1,5 @@
 """Learning curves from the metrics of runs, and medians over seeds."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from launch.run.folder import RunFolder, read_object
+from launch.run.folder import RunFolder, object_of, read_object
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
@@ -21,17 +20,6 @@ EVALUATION_RETURN = "evaluation_return"
 
 _COLUMNS = {"frames": "frames", "agent_steps": "agent_steps", "seconds": "elapsed_seconds"}
 _BAND_POINTS = 300
-# Columns of every whole row.
-_ALWAYS = {
-    *_COLUMNS.values(),
-    "agent_steps_per_second",
-    "episodes",
-    "gradients_per_second",
-    TRAINING_RETURN,
-    "stage_microseconds",
-    "agent_steps_dropped",
-    "actor_restarts",
-}
 
 
 class RunMetrics(NamedTuple):
@@ -85,18 +73,12 @@ def read_metrics(path: Path) -> RunMetrics:
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     """The rows of a run's metrics, with increasing frames.
 
-    A resumed run repeats the rows after its checkpoint, and the later ones count. Incomplete rows are left out. A run
-    without a row is refused.
+    A resumed run repeats the rows after its checkpoint, and the later ones count. Half a line, of a killed process, is
+    left out. A run without a row is refused.
     """
     rows: list[dict[str, Any]] = []
-    if folder.metrics.is_file():
-        for line in folder.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(row, dict) or not row.keys() >= _ALWAYS or not isinstance(row["frames"], int):
-                continue
+    for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
+        if row := object_of(line):
             while rows and rows[-1]["frames"] >= row["frames"]:
                 rows.pop()
             rows.append(row)
@@ -126,10 +108,10 @@ def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
-    """Number of gradients by policy lag. A damaged row may have names that are no numbers."""
+    """Number of gradients by policy lag."""
     counts: Counter[int] = Counter()
     for row in rows:
-        counts.update({int(lag): n for lag, n in row.get("policy_lag_counts", {}).items() if lag.isdecimal()})
+        counts.update({int(lag): n for lag, n in row.get("policy_lag_counts", {}).items()})
     return counts
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
-from launch.results.curves import Curve, XAxis, bands, curve_of, lag_counts, read_metrics, read_rows
+from launch.results.curves import Curve, XAxis, bands, curve_of, read_metrics, read_rows
 from launch.results.plot import curves_figure, default_output
 from launch.run.folder import RunFolder
 from shared.config import OptimizerConfig, RunConfig
@@ -208,7 +208,3 @@ def test_a_run_without_a_row_is_left_out(tmp_path: Path, capsys: pytest.CaptureF
         assert f"left out: {tmp_path / 'seed-2'} has no metrics yet" in capsys.readouterr().out.replace("\n", "")
     assert (tmp_path / "curve.svg").is_file()
     assert (tmp_path / "report.html").is_file()
-
-
-def test_damaged_names_of_lags_are_left_out() -> None:
-    assert lag_counts([{"policy_lag_counts": {"0": 2, "\ufffd7": 9}}, {}, {"policy_lag_counts": {"0": 1}}]) == {0: 3}

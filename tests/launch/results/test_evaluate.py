@@ -280,24 +280,18 @@ def test_damaged_best_weights(run: Path) -> None:
     assert source == "the weights that were best in training (update 3)"
 
 
-def test_damaged_manifests_and_metrics_leave_a_report_possible(run: Path) -> None:
-    """Only metrics without one whole row refuse it; everything else about a run can be missing."""
-    rows, refused = set((run / "metrics.jsonl").read_text().splitlines()), 0
+def test_damaged_manifests_and_summaries_leave_a_report_possible(run: Path) -> None:
+    """And half a row, of a process that was killed, is left out."""
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"frames": 1')
     figures = RunReport(run).figures()
-    for name in damages(run, "manifest.json", "summary.json", "metrics.jsonl", count=150):
-        try:
-            reported = RunReport(run).figures()
-        except ConfigurationError as error:
-            in_one_line(error)
-            assert not rows & set((run / "metrics.jsonl").read_text(errors="replace").splitlines())
-            refused += 1
-            continue
-        assert reported["environment"] == figures["environment"]
-        if name != "metrics.jsonl":
-            of_summary = dict.fromkeys(("status", "startup_seconds", "wall_seconds", "agent_steps_per_second"))
-            assert reported | of_summary == figures | of_summary
-    # Emptied metrics, or noise in place of them, leave nothing to report.
-    assert 0 < refused < 50
+    of_summary = dict.fromkeys(("status", "startup_seconds", "wall_seconds", "agent_steps_per_second"))
+    for _ in damages(run, "manifest.json", "summary.json", count=100):
+        reported = RunReport(run).figures()
+        assert reported | of_summary == figures | of_summary
+    (run / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match="has no metrics yet"):
+        RunReport(run)
 
 
 def test_a_folder_that_cannot_be_written_to_costs_no_result(tmp_path: Path) -> None:
