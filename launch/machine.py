@@ -80,13 +80,13 @@ def usable_gpus() -> int:
     """GPUs of NVIDIA that this process may use: the device files that CUDA_VISIBLE_DEVICES names."""
     if pretended_gpus():
         return pretended_gpus()
-    found = len([file for file in Path(DEVICES).glob("nvidia[0-9]*") if file.name[6:].isdecimal()])
+    count = len([file for file in Path(DEVICES).glob("nvidia[0-9]*") if file.name[6:].isdecimal()])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
+        return count
     # CUDA ends the list at the first name that is none.
     names = itertools.takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), map(str.strip, visible.split(",")))
-    return min(found, len(list(names)))
+    return min(count, len(list(names)))
 
 
 def gpu_actors(cores: float, gpus: float) -> int:

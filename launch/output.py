@@ -137,8 +137,8 @@ def duration(seconds: float | None) -> str:
 
 def mean_return(value: float | None, episodes: int) -> str:
     """The mean of the last 100 returns; of fewer with their number, as the first ones to end are the short ones."""
-    shown = number(value, ".2f")
-    return shown if value is None or episodes >= 100 else f"{shown} of {episodes} episodes"
+    text = number(value, ".2f")
+    return text if value is None or episodes >= 100 else f"{text} of {episodes} episodes"
 
 
 def number(value: float | None, form: str) -> str:
@@ -177,5 +177,5 @@ def nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f", did you mean {near[0]}?"
-    known = list(names)
-    return f", there are {', '.join(known)}" if len(known) < _MANY_NAMES else ""
+    listing = list(names)
+    return f", there are {', '.join(listing)}" if len(listing) < _MANY_NAMES else ""

@@ -131,8 +131,8 @@ class Display:
     def _update(self, progress: Progress) -> None:
         if self._shown is not None:
             # An interval without a rollout, as the last one may be, has measured nothing: the numbers before it stay.
-            missing = [name for name in _MEASURED if not getattr(progress, name)]
-            progress = replace(progress, **{name: getattr(self._shown, name) for name in missing})
+            names = [name for name in _MEASURED if not getattr(progress, name)]
+            progress = replace(progress, **{name: getattr(self._shown, name) for name in names})
         self._shown = progress
         if self._live is not None:
             # The last table stays on the screen.
@@ -164,31 +164,31 @@ def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
     # The first calls are slow: the first line of a minute of CartPole had six hours.
     if not progress.frames or progress.elapsed_seconds < _EXPECTATION_SECONDS:
         return label, duration(None)
-    left = (config.total_frames - progress.frames) * progress.elapsed_seconds / progress.frames
+    remaining = (config.total_frames - progress.frames) * progress.elapsed_seconds / progress.frames
     if config.stop_after_seconds is not None:
-        left = min(left, config.stop_after_seconds - progress.elapsed_seconds)
-    return label, duration(max(0.0, left))
+        remaining = min(remaining, config.stop_after_seconds - progress.elapsed_seconds)
+    return label, duration(max(0.0, remaining))
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
     """The expected time of reaching the target, with the usual agent steps and the present speed."""
-    left, rate = usual - progress.agent_steps, progress.agent_steps_per_second
-    if left <= 0 or not rate:
+    remaining, rate = usual - progress.agent_steps, progress.agent_steps_per_second
+    if remaining <= 0 or not rate:
         return None
     takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
     if usual * config.environment.frame_skip > config.total_frames:
         return f"{takes}, and --total-frames {config.total_frames} ends the run before"
     return (
-        f"{takes}: at {rate:,.0f} a second it is reached in about {duration(left / rate)}; seeds differ by a factor of "
-        "two"
+        f"{takes}: at {rate:,.0f} a second it is reached in about {duration(remaining / rate)}; seeds differ by a "
+        "factor of two"
     )
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
     """The numbers of the table in one plain line."""
     p = progress
-    shown = [name for name in ("entropy", "mean_action_value", "explained_variance") if name in p.statistics]
-    statistics = "".join(f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in shown)
+    names = [name for name in ("entropy", "mean_action_value", "explained_variance") if name in p.statistics]
+    statistics = "".join(f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in names)
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | "

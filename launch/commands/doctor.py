@@ -35,8 +35,8 @@ def doctor(arguments: DoctorArguments) -> int:
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
     _show(console, reports, findings)
-    found = [finding._asdict() for finding in findings]
-    write_json(arguments.json, {"nodes": reports, "findings": found, **provenance()})
+    rows = [finding._asdict() for finding in findings]
+    write_json(arguments.json, {"nodes": reports, "findings": rows, **provenance()})
     return EXIT_FAILED if findings else EXIT_DONE
 
 

@@ -75,24 +75,24 @@ def list_runs(arguments: RunsArguments) -> None:
     console = wide_console(200)
     if not folder.is_dir() and folder != RunsArguments.folder:
         raise ConfigurationError(f"{folder}: there is no such folder")
-    found, left_out = [], []
+    runs, left_out = [], []
     for path in run_folders(folder):
         if arguments.name is not None and arguments.name not in str(path.relative_to(folder)):
             continue
         try:
-            found.append(run_status(path))
+            runs.append(run_status(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
-    found.sort(key=_ORDERS[arguments.sort])
-    shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.holder]
-    if shown:
-        console.print(runs_table(shown, folder, console), highlight=False)
-    if len(found) > len(shown):
-        print_line(console, f"{len(found) - len(shown)} more: --all")
-    elif not found:
+    runs.sort(key=_ORDERS[arguments.sort])
+    recent = [run for i, run in enumerate(runs) if arguments.all or i < _MOST_SHOWN or run.holder]
+    if recent:
+        console.print(runs_table(recent, folder, console), highlight=False)
+    if len(runs) > len(recent):
+        print_line(console, f"{len(runs) - len(recent)} more: --all")
+    elif not runs:
         print_line(console, f"no runs below {folder}/; tributary train begins one")
-    write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
+    write_json(arguments.json, {"runs": [*map(run_values, runs)], "left_out": left_out})
 
 
 def stop(arguments: StopArguments) -> int:

@@ -35,10 +35,10 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-        if not found:
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not numbers:
             raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
-        seeds += found
+        seeds += numbers
     if len(set(seeds)) != len(seeds):
         raise setting_error("seeds", text, "must name each seed once")
     return seeds

@@ -39,15 +39,15 @@ def list_zoo(arguments: ZooArguments) -> None:
 
 def described_agents() -> dict[str, dict[str, Any]]:
     """Environment, agent steps and evaluations of each agent, by its zoo:NAME."""
-    found = {}
+    by_name = {}
     for name in zoo.agents():
         folder = RunFolder(zoo.agent_folder(name))
         played = [read_object(folder.path / f"evaluation-{protocol}.json") for protocol in get_args(ProtocolName)]
-        found[name] = {
+        by_name[name] = {
             "environment": folder.read_settings("run").environment.id,
             "agent_steps": agent_steps_learned(folder),
             "weights_bytes": folder.best_weights.stat().st_size,
             "trained_by": read_object(folder.manifest)["command"],
             "evaluations": [without_episodes(evaluation) for evaluation in played if evaluation],
         }
-    return found
+    return by_name

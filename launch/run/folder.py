@@ -164,8 +164,8 @@ class RunFolder:
             problem = f"has actions from {now}, and {self.name} was trained with actions from {was}"
             raise setting_error("environment.id", config.environment.id, problem)
         bounds: Any = tuple(map(tuple, protocol.get("observation_bounds", ())))
-        given: Any = spec.observation_bounds
-        if bounds != given and np.shape(bounds) == np.shape(given):
+        bounds_now: Any = spec.observation_bounds
+        if bounds != bounds_now and np.shape(bounds) == np.shape(bounds_now):
             LOGGER.warning("%s: other bounds of observations than now: its network scales by its own", self.name)
             spec = replace(spec, observation_bounds=bounds)
         if not centres_observations(config, spec):
@@ -282,14 +282,14 @@ def read_object(file: Path) -> dict[str, Any]:
 def object_of(text: bytes) -> dict[str, Any]:
     """The object in the text of a JSON file; empty if it cannot be read, or has another type."""
     with suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            return found
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
     return {}
 
 
 def agent_steps_learned(folder: RunFolder) -> int:
     """Agent steps of the run, and of the runs whose weights it started from."""
-    own = max(read_object(folder.summary).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
+    steps = max(read_object(folder.summary).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
     before = read_object(folder.manifest).get("started_from", {})
-    return int(own + before.get("agent_steps", 0))
+    return int(steps + before.get("agent_steps", 0))
