@@ -145,4 +145,5 @@ if __name__ == "__main__":
         while thread.is_alive():
             thread.join(timeout=2)
             recent = [value for actor in actors for value in list(actor.ended)] or [0.0]
-            print(f"{learner.version:5d} updates, mean return {np.mean(recent):.1f}", flush=True)
+            updates = f"{learner.version:5d} of {TOTAL_STEPS // (UNROLL_LENGTH * ENVIRONMENTS)} updates"
+            print(f"{updates}, mean return {np.mean(recent):.1f}", flush=True)

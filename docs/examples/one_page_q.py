@@ -157,4 +157,4 @@ if __name__ == "__main__":
         while thread.is_alive():
             thread.join(timeout=2)
             recent = [value for actor in actors for value in list(actor.ended)] or [0.0]
-            print(f"{learner.steps:,} agent steps, mean return {np.mean(recent):.1f}", flush=True)
+            print(f"{learner.steps:,} of {TOTAL_STEPS:,} agent steps, mean return {np.mean(recent):.1f}", flush=True)
