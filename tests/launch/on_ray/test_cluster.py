@@ -137,6 +137,18 @@ def test_one_machine_sums_where_many_actors_work(cores: int, level: str) -> None
     assert aggregation(config, place_here(ThreadBudget(cores, 64)))[0] == level
 
 
+def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
+    """It would by the parent's command line, and takes none above 512 MiB. The switch is read at its import."""
+    code = (
+        "import launch.driver, launch.on_ray.cluster\n"
+        "from ray._private.ray_constants import RAY_ENABLE_UV_RUN_RUNTIME_ENV as packs\n"
+        "print(packs)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
 @pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
 def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     def init(*_: object, **__: object) -> SimpleNamespace:

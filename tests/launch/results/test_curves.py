@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from written_runs import curve, write_rows, written_run
 
@@ -59,6 +60,13 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
         assert why in refused(f"plot {run}")
         assert main(["report", run]) == 0
         assert why in page.read_text()
+
+
+def test_pictures_are_not_in_the_style_of_the_user(tmp_path: Path) -> None:
+    """LaTeX, which papers are set with, may not be installed."""
+    run = str(written_run(tmp_path, [{"frames": 10, "mean_return_100": 1.0}, {"frames": 20, "mean_return_100": 2.0}]))
+    with rc_context({"text.usetex": True}):
+        assert main(["plot", run]) == main(["report", run]) == 0
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
