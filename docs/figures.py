@@ -560,6 +560,7 @@ PICTURES: dict[Path, tuple[Sequence[Path | str], curves.XAxis | Callable[[], Abs
     ),
     ROOT / "docs/pictures/a3c-minutes.svg": ([_LSTM, _A3C / "pong-seed-2", _A3C / "pong-default"], "seconds"),
     ROOT / "docs/pictures/a3c-breakout.svg": ([_A3C / "breakout"], "agent_steps"),
+    ROOT / "docs/pictures/asynchronous.svg": (sorted(_A3C.glob("cartpole-actors-*")), "agent_steps"),
     ROOT / "docs/pictures/scaling.svg": ([_POINTS], draw_workers),
     ROOT / "docs/pictures/seconds.svg": (["rehearsal"], draw_seconds),
 }
