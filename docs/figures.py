@@ -222,16 +222,9 @@ def is_of_today(folder: RunFolder) -> bool:
         return False
     typed = {name: getattr(config, name) for name in ("seed", "actors", "executor", "stop_at_return", "total_frames")}
     game = replace(preset.config.environment, id=config.environment.id)
-    made = by_full_name(
-        json.loads(
-            msgspec.json.encode(
-                divided_among(
-                    replace(preset.config, environment=game, **typed),
-                    config.actors if type(config.actors) is int else 2,
-                )
-            )
-        )
-    )
+    actors = config.actors if type(config.actors) is int else 2
+    divided = divided_among(replace(preset.config, environment=game, **typed), actors)
+    made = by_full_name(json.loads(msgspec.json.encode(divided)))
     return all(made[name] == value for name, value in file.items())
 
 
