@@ -74,8 +74,9 @@ def add(what: str, file: Path, cpu: str) -> None:
             name = "/".join(filter(None, (what, point.get("system"))))
             line = made | {"what": name, "figure": rounded | ({"full": point["full"]} if "full" in point else {})}
             # The preset's own form, as it is where the bench has run.
-            if "preset" in result and not re.search(r"--(actor|learner|network)\.", command):
-                line["form"] = form_of(result["preset"], point.get("actors") or result["settings"]["actors"])
+            preset = point.get("preset", result.get("preset"))
+            if preset and not re.search(r"--(actor|learner|network)\.", command):
+                line["form"] = form_of(preset, point.get("actors") or result["settings"]["actors"])
             lines.write(json.dumps(line) + "\n")
 
 
