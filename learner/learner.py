@@ -63,14 +63,8 @@ class Learner:
         self._last_sequences: dict[int, int] = {}
         self._has_target = config.method.uses_target_network
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
-        self._accumulator = GradientAccumulator(
-            parameters,
-            layout,
-            self.gradients_per_update,
-            config.optimizer,
-            mean=config.method.reduction == "mean",
-            target=self._has_target,
-        )
+        k, optimizer, mean = self.gradients_per_update, config.optimizer, config.method.reduction == "mean"
+        self._accumulator = GradientAccumulator(parameters, layout, k, optimizer, mean=mean, target=self._has_target)
         self.target_updates = 0
         """Number of copies into the target network."""
         self._observation_moments: Moments | None = None
