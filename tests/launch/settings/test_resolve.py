@@ -77,6 +77,13 @@ def test_an_update_that_does_not_divide_a_rollout_does_not_shatter_it() -> None:
     assert (run.actor.minibatches, run.learner.gradients_per_update) == (4, 1)
 
 
+def test_an_update_waits_for_no_more_environments_than_there_are() -> None:
+    run = divided_among(
+        with_settings(PRESETS["pong"].config, {"actor.total_environments": 2, "actor.unroll_length": 128}), 1
+    )
+    assert (run.actor.environments, run.actor.minibatches, run.learner.gradients_per_update) == (2, 1, 1)
+
+
 @pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
 @pytest.mark.parametrize("changed", [{"network.recurrent": "lstm"}, {"actor.epochs": 3}, {"actor.unroll_length": 20}])
 def test_changed_settings_keep_the_agent_steps_of_an_update(preset: str, changed: dict[str, object]) -> None:
