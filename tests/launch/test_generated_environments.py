@@ -2,7 +2,11 @@
 
 import copy
 import math
+import random
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -18,8 +22,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from untrained_runs import policy_of
 
-from launch.run.events import Message
+from launch.interrupts import Interrupts
+from launch.run.events import Event, Message, Row
 from launch.run.folder import RunFolder
 from launch.settings.files import KINDS, option_name, with_settings
 from launch.train import train
@@ -83,8 +89,10 @@ pictures = st.sampled_from(
     [
         PICTURE, RGBA, GREY, Box(0, 255, (40, 44, 1), np.uint8),
         Dict({"picture": PICTURE, "speed": Box(-np.inf, np.inf, (2,))}), Dict({"left": RGBA, "right": GREY}),
-        Dict({"a b": GREY, "a_b": GREY, "a_b_1": GREY, "画像": GREY}),
     ]
+) | st.builds(
+    lambda keys: Dict(dict.fromkeys(keys, GREY)),
+    st.lists(st.sampled_from(["a b", "a_b", "a_b_1", "a.b", "画像", "é"]), min_size=1, max_size=4, unique=True),
 )  # fmt: skip
 no_actions = st.sampled_from([Tuple((Discrete(2), Discrete(2))), Dict({"a": Discrete(2)}), Text(3)])
 """Spaces of actions that cannot be trained."""
@@ -140,6 +148,8 @@ faults = st.builds(
 class Plan:
     """One environment, and the settings of its run, of which a resume changes one.
 
+    `draws` is the generator of the rewards. If it `handles` SIGTERM, by a handler that each copy sets where it may, the
+    run gets one. `module` is of the user, with a name as many have. If `moves`, its bounds are others at the resume.
     `made` are the copies; `failed` is set by a refused fault.
     """
 
@@ -152,26 +162,46 @@ class Plan:
     longest: int
     settings: dict[str, Any]
     changed: str | None = None
+    draws: str = "own"
+    handles: bool = False
+    module: str | None = None
+    moves: bool = False
     made: list["Generated"] = field(default_factory=list, repr=False)
     failed: bool = False
 
 
-class Generated(gymnasium.Env):
-    """Random observations and rewards, and a fault. `course` has an entry for each vector step of a training copy.
+_DRAWS: dict[str, Callable[["Generated"], float]] = {
+    "own": lambda made: float(made.np_random.normal()),
+    "python": lambda _: random.gauss(),
+    "numpy": lambda _: np.random.normal(),
+    "space": lambda made: float(len(str(made.action_space.sample()))),
+}
 
-    An entry is [agent steps, ended episodes]: [1, 0] in an episode, [1, 1] at its end, [0, 0] for a step that resets.
+
+class Generated(gymnasium.Env):
+    """Random observations and rewards, and a fault. `drawn` are the rewards, `closes` the calls of `close`.
+
+    `course` has an entry for each vector step of a training copy: [agent steps, ended episodes]. [1, 0] in an episode,
+    [1, 1] at its end, [0, 0] for a step that resets.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._skip = plan, plan.settings["environment.frame_skip"]
         self.observation_space, self.action_space = copy.deepcopy(plan.observations), plan.actions
         self.course: list[list[int]] = []
+        self.drawn: list[float] = []
+        self.closes: int | None = None
         self._count, self._frame, self._reset_before = len(plan.made), 0, False
         plan.made.append(self)
         fault = self._fault("make")
         if fault is not None:
             raise fault.value
-        self._count = 0
+        self._count = self.closes = 0
+        if plan.handles and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+
+    def close(self) -> None:
+        self.closes = (self.closes or 0) + 1
 
     def _fault(self, *parts: int | str) -> Fault | None:
         fault = self._plan.fault
@@ -217,7 +247,8 @@ class Generated(gymnasium.Env):
         self._frame += 1
         self._left -= 1
         ended, truncates = self._left == 0, self.np_random.random() < 0.5
-        reward = self._plan.reward(float(self.np_random.normal()))
+        self.drawn.append(_DRAWS[self._plan.draws](self))
+        reward = self._plan.reward(self.drawn[-1])
         result: list[Any] = [self._see(), reward, ended and not truncates, ended and truncates, self._plan.info]
         if fault is not None:
             if fault.part == "step":
@@ -258,7 +289,7 @@ def run_settings(draw: st.DrawFn, *, images: bool, one_choice: bool) -> dict[str
         "actors": draw(st.integers(1, 2)),
         "network.name": "a3c_cnn" if images else "mlp",
         "network.hidden_sizes": (8,),
-        "network.observation_scaling": "none" if images else draw(st.sampled_from(["none", "running"])),
+        "network.observation_scaling": "none" if images else draw(st.sampled_from(["none", "running", "bounds"])),
         "network.recurrent": draw(st.sampled_from(["none", "none", "none", "none", "lstm"])),
         "method.name": method,
         "method.standardise_advantages": draw(st.booleans()) and method == "actor_critic",
@@ -294,6 +325,10 @@ def plans(draw: st.DrawFn) -> Plan:
         longest=draw(st.sampled_from([1, 2, 9, 300])),
         settings=draw(run_settings(images=images, one_choice=isinstance(action_space, Discrete))),
         changed=draw(st.one_of(st.none(), *[st.sampled_from(_CHANGED)] * 3)),
+        draws=draw(st.sampled_from(list(_DRAWS))),
+        handles=draw(st.sampled_from([False, False, False, True])),
+        module=draw(st.sampled_from([None, "utils", "models", "env"])),
+        moves=draw(st.booleans()),
     )
 
 
@@ -321,6 +356,9 @@ def check_outcome(plan: Plan, line: str) -> None:
         assert "--environment.normalise-rewards" in line or "cannot be made: ValueError" in line
     elif line.startswith("--environment.id Generated-v0: "):
         assert isinstance(plan.actions, Dict | Tuple | Text), line
+    elif line.startswith("--network.observation-scaling bounds"):
+        assert "has no finite bounds in observation" in line
+        assert plan.settings["network.observation_scaling"] == "bounds"
     elif line.startswith("--method.name "):
         assert plan.settings["method.name"] != "actor_critic", line
         assert not isinstance(plan.actions, Discrete), line
@@ -334,10 +372,16 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     more = {"environment.id": "Generated-v0", "executor": "inline", "log_every_seconds": 0.05}
     config = with_settings(RunConfig(), plan.settings | more | {"total_frames": agent_steps * skip})
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if plan.module is not None:
+            config = with_settings(config, {"environment.imports": (plan.module,)})
+            Path(folder, f"{plan.module}.py").touch()
+            patch.delitem(sys.modules, plan.module, raising=False)
+            patch.syspath_prepend(folder)
         patch.setitem(gymnasium.registry, "Generated-v0", EnvSpec("Generated-v0", lambda: Generated(plan)))
         run = Path(folder) / "run"
         try:
-            train(config, run, lambda _: None)
+            with Interrupts() as stop:
+                train(config, run, lambda event: terminate(plan, event), stop=stop)
         except (ConfigurationError, TrainingFailedError) as error:
             line = str(error)
         check_outcome(plan, line)
@@ -346,8 +390,28 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
             return
         check_account(plan, line, account_of(run), agent_steps)
         check_finite(run)
+        assert all(made.closes is None or made.closes > 0 for made in plan.made)
+        if not line and not plan.handles:
+            check_draws(plan, config, run.with_name("again"))
+        if isinstance(plan.observations, Dict) and plan.settings["network.name"] == "a3c_cnn":
+            # The names of its inputs.
+            policy_of(run, "latest")[0].network.as_keras()
         if plan.changed is not None and not line:
             check_resume(plan, plan.changed, run)
+
+
+def terminate(plan: Plan, event: Event) -> None:
+    if plan.handles and isinstance(event, Row):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def check_draws(plan: Plan, config: RunConfig, run: Path) -> None:
+    """The same seed draws the same, of any generator."""
+    again, trained = replace(plan, made=[]), plan.settings["actors"] * plan.settings["actor.environments"]
+    gymnasium.registry["Generated-v0"].entry_point = lambda: Generated(again)
+    train(config, run, lambda _: None)
+    gymnasium.registry["Generated-v0"].entry_point = lambda: Generated(plan)
+    assert [made.drawn for made in again.made[-trained:]] == [made.drawn for made in plan.made[-trained:]]
 
 
 def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: int) -> None:
@@ -355,7 +419,7 @@ def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: i
     skip = plan.settings["environment.frame_skip"]
     sampled, (steps, episodes) = summary["agent_steps_sampled"], played(plan)
     assert summary["frames"] == skip * sampled
-    assert line or sampled >= agent_steps
+    assert line or plan.handles or sampled >= agent_steps
     most = math.prod(plan.settings[name] for name in ("actors", "actor.environments", "actor.unroll_length"))
     # A rollout that was played for a fresh gradient is not reported if another actor's error ends the run before. Nor
     # may all minibatches of the last rollouts be differentiated when a run ends.
@@ -369,6 +433,11 @@ def check_resume(plan: Plan, name: str, run: Path) -> None:
     folder, lines, refused, failed = RunFolder(run), list[str](), "", ""
     before, summary = folder.read_settings(), account_of(run)
     goes_on = replace(before, total_frames=summary["frames"] + 100)
+    moved = plan.moves and isinstance(plan.actions, Discrete)
+    if moved:
+        plan.actions = Discrete(int(plan.actions.n), start=int(plan.actions.start) + 1)
+    elif plan.moves and isinstance(plan.observations, Box) and plan.observations.dtype == np.float32:
+        plan.observations = Box(plan.observations.low - 1, plan.observations.high + 1)
     try:
         config = with_settings(goes_on, {name: another(name, attrgetter(name)(before))})
         train(config, run, lambda event: lines.append(event.text) if isinstance(event, Message) else None, resume=True)
@@ -377,6 +446,7 @@ def check_resume(plan: Plan, name: str, run: Path) -> None:
     except TrainingFailedError as error:
         failed = str(error)
     assert "\n" not in refused + failed
+    assert refused or not moved
     if refused:
         assert plan.failed or refused.startswith("--")
         assert folder.read_settings() == before
