@@ -288,7 +288,7 @@ def _crossing(crossing: dict[str, Any]) -> str:
     held = "not evaluated" if evaluated is None else f"the evaluation {evaluated:.2f}"
     return (
         f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
-        f"frames: training's last 100 episodes {number(crossing['mean_return_100'], '.2f')}, {held}"
+        f"frames: training {number(crossing['training_mean_return'], '.2f')}, {held}"
     )
 
 

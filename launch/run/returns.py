@@ -12,12 +12,16 @@ from shared.types import EpisodeStats, GradientReport
 class TrainingReturns:
     """The mean return of training, over the same number of episodes of each environment.
 
+    It crosses the target of a run, and chooses the best weights of one without evaluations.
+
     Short episodes end first, so the first 100 of many environments are biased, and environments that began together
     stay in phase. The last episode of an environment has each length with the probability of that length, if there was
     time for it (renewal theory). A truncated episode has ended, too.
 
     Attributes:
         is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
+        mean: of the finite returns at the last `update`; None without one, and until each environment has ended its
+            share of 100.
         untrained: the first mean, close to untrained play. None before. Only this is in a checkpoint, since after a
             resume all environments are in their first episodes again.
         recent: the estimate by the latest rewards.
@@ -26,6 +30,7 @@ class TrainingReturns:
     def __init__(self, environments: int) -> None:
         """`environments`: of each actor."""
         self.is_representative = False
+        self.mean: float | None = None
         self.untrained: float | None = None
         self.recent = RecentReturn()
         # The episodes of each environment among the last 100, one at least.
@@ -34,6 +39,8 @@ class TrainingReturns:
         # number of them that an environment has.
         self._returns: dict[int, list[deque[float]]] = {}
         self._fewest: dict[int, int] = {}
+        # `mean` is of other returns. `update` is called for each event, and most end no episode.
+        self._changed = False
 
     def add(self, actor_id: int, episodes: EpisodeStats) -> None:
         """Add the episodes in an actor's report."""
@@ -43,28 +50,27 @@ class TrainingReturns:
         self._returns[actor_id] = returns
         for environment, value in zip(episodes.environments.tolist(), episodes.returns.tolist(), strict=True):
             returns[environment].append(value)
-        # Here, since `update` is called for each event: it looks at actors, not at their environments.
         if len(episodes.returns) or actor_id not in self._fewest:
             self._fewest[actor_id] = min(map(len, returns))
+            self._changed = True
 
     def update(self, episodes: int, actors: int) -> None:
-        """Set `is_representative`, for `episodes` in the window and `actors` at work."""
+        """Set `is_representative` and the means, for `episodes` in the window and `actors` at work."""
         # The actors with the oldest reports: most are gone, and one that is not is counted anew from its next report.
         while len(self._returns) > actors:
             gone = next(iter(self._returns))
             del self._returns[gone], self._fewest[gone]
-        self._episodes_each = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
+            self._changed = True
         everybody = 0 < actors == len(self._returns)
-        self.is_representative = episodes >= RETURN_WINDOW and everybody and min(self._fewest.values()) > 0
+        fewest = min(self._fewest.values()) if everybody and episodes >= RETURN_WINDOW else 0
+        each = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
+        if self._changed or (fewest > 0, each) != (self.is_representative, self._episodes_each):
+            self.mean = self._mean_of_last(each) if fewest >= each else None
+        self._changed, self.is_representative, self._episodes_each = False, fewest > 0, each
         if self.untrained is None:
             self.untrained = self.mean
 
-    @property
-    def mean(self) -> float | None:
-        """The mean of the finite returns; None without one, and until each environment has ended its share of 100."""
-        if not self.is_representative or min(self._fewest.values()) < self._episodes_each:
-            return None
-        count = self._episodes_each
+    def _mean_of_last(self, count: int) -> float | None:
         last = [value for returns in self._returns.values() for each in returns for value in list(each)[-count:]]
         finite_ones = [value for value in last if math.isfinite(value)]
         return float(np.mean(finite_ones)) if finite_ones else None

@@ -184,15 +184,15 @@ class TrainingSession:
         return self.clock.elapsed_seconds, self.learner.account.frames
 
     def _point(self) -> TrainingPoint:
-        account = self.learner.account
+        account, returns = self.learner.account, self.evaluations.returns
         return TrainingPoint(
             self.learner.version,
             account.episodes,
             account.ledger.sampled,
             account.frames,
             self.clock.elapsed_seconds,
-            account.mean_return,
-            recent_return=self.evaluations.returns.recent.value,
+            returns.mean,
+            recent_return=returns.recent.value,
         )
 
     def interrupt(self) -> None:

@@ -29,7 +29,7 @@ Status = Literal["running", "interrupted", "return_reached", "frames_reached", "
 class TrainingPoint(NamedTuple):
     """A point of training, with the counts and returns of the run when the weights of `update` were the newest.
 
-    `recent_return`: see `RecentReturn`.
+    `training_mean_return`, `recent_return`: see `TrainingReturns`, `RecentReturn`.
     """
 
     update: int
@@ -37,23 +37,23 @@ class TrainingPoint(NamedTuple):
     agent_steps: int
     frames: int
     seconds: float
-    mean_return_100: float | None
+    training_mean_return: float | None
     evaluation_mean_return: float | None = None
     recent_return: float | None = None
 
 
 # Agent steps of confirmations per agent step of training, by the return that crosses the target. One of an evaluation
-# takes a third of the time, without gradients. The latest rewards are noisy, and cross early. The mean of the last 100
+# takes a third of the time, without gradients. The latest rewards are noisy, and cross early. The mean of about 100
 # episodes is rarely wrong: with a share of 0.5 a run of Pong went on for 110,000 agent steps after it had crossed 18.
-_CONFIRMING_SHARES = {"mean_return_100": 1.0, "recent_return": 0.5}
+_CONFIRMING_SHARES = {"training_mean_return": 1.0, "recent_return": 0.5}
 
 
 @dataclass
 class ReturnTarget:
     """The mean return at which a run stops, by default none, and the points at which it was crossed and confirmed.
 
-    With the measure `training` a crossing by the last 100 episodes, or by `RecentReturn`, requests a confirmation. With
-    the measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
+    With the measure `training` a crossing by `TrainingReturns`, or by `RecentReturn`, requests a confirmation. With the
+    measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
 
     After a confirmation that failed the next one waits until half as many agent steps as it took have been played, and
     until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many.
@@ -238,10 +238,10 @@ class Evaluations:
             return
         target.first = target.first or at
         by_recent = "" if at.recent_return is None else f" ({at.recent_return:.2f} by the latest rewards)"
-        mean = "unknown" if at.mean_return_100 is None else f"{at.mean_return_100:.2f}"
+        mean = "unknown" if at.training_mean_return is None else f"{at.training_mean_return:.2f}"
         self._log(
-            f"the mean return of the last 100 training episodes is {mean}{by_recent}, and the target is "
-            f"{target.mean_return:g}: an evaluation of update {at.update} checks it"
+            f"the mean return of training is {mean}{by_recent}, and the target is {target.mean_return:g}: an "
+            f"evaluation of update {at.update} checks it"
         )
 
     def receive(self, result: EvaluationResult, now: TrainingPoint) -> tuple[dict[str, Any], bool]:

@@ -128,14 +128,13 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     frames, seconds = summary.get("frames", 0), summary.get("wall_seconds", 0.0)
     goal, most_seconds = config.stop_at_return, config.stop_after_seconds
     # Either of the two may have ended the run: the settings decide which, and a resume may have changed them.
-    returns = (summary.get("mean_return_100"), (summary.get("evaluation") or {}).get("mean_return"))
-    best = max((mean for mean in returns if mean is not None), default=None)
+    confirmed = (summary.get("evaluation") or {}).get("mean_return")
     if frames >= config.total_frames:
         has, option = f"{frames:,} of {config.total_frames:,} total frames", "--total-frames N"
     elif most_seconds is not None and seconds >= most_seconds:
         has, option = f"{seconds:,.0f} of {most_seconds:,g} seconds", "--stop-after-seconds N"
-    elif summary.get("status") == "return_reached" and goal is not None and best is not None and best >= goal:
-        has, option = f"a mean return of {best:.1f}, and was to reach {goal:g}", "--stop-at-return N, or None"
+    elif summary.get("status") == "return_reached" and goal is not None and confirmed is not None and confirmed >= goal:
+        has, option = f"a mean return of {confirmed:.1f}, and was to reach {goal:g}", "--stop-at-return N, or None"
     else:
         return None
     return f"nothing to do: the run has {has}; it goes further with {option}"

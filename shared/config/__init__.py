@@ -52,9 +52,9 @@ class RunConfig:
     stop_at_return: Annotated[float | None, Range()] = None
     """Mean unclipped return at which training stops; see --stop-measure."""
     stop_measure: Literal["training", "evaluation"] = "training"
-    """training: the mean return of the last 100 training episodes, or an estimate from the latest rewards, confirmed by
-    an evaluation of the current weights with at most --evaluation.episodes and sampled actions. Both count once every
-    environment has finished an episode. evaluation: the mean return of a regular evaluation."""
+    """training: the mean return of the last 100 training episodes, as many of each environment, or an estimate from the
+    latest rewards, confirmed by an evaluation of the current weights with at most --evaluation.episodes and sampled
+    actions. evaluation: the mean return of a regular evaluation."""
     stop_after_seconds: Annotated[float | None, Range(above=0)] = None
     """Seconds of training after which it stops, from the first rollout, including those before a resume."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 1

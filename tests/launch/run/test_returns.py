@@ -52,6 +52,16 @@ def test_few_environments_have_several_episodes_each() -> None:
     assert (returns.untrained, returns.mean) == (13.0, 18.0)
 
 
+def test_an_actor_that_is_gone_is_in_no_mean() -> None:
+    returns = TrainingReturns(ENVIRONMENTS)
+    for actor_id, value in enumerate((1.0, 3.0)):
+        returns.add(actor_id, ended_in(np.arange(ENVIRONMENTS), np.full(ENVIRONMENTS, value)))
+    assert count(returns)
+    assert returns.mean == 2.0
+    assert count(returns, actors=1)
+    assert returns.mean == 3.0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_returns_that_are_not_finite_are_in_no_mean(bad: float) -> None:
     returns = TrainingReturns(ENVIRONMENTS)

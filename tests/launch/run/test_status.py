@@ -107,7 +107,7 @@ SUMMARY = {"status": "interrupted", "frames": 500_000, "wall_seconds": 300.0, "m
     [
         ({"frames": 1_000_320, "status": "frames_reached"}, {"total_frames": 2_000_000}),
         ({"wall_seconds": 600.4, "status": "time_reached"}, {"stop_after_seconds": 900.0}),
-        ({"mean_return_100": 18.2, "status": "return_reached"}, {"stop_at_return": 19.0}),
+        ({"evaluation": {"mean_return": 18.2}, "status": "return_reached"}, {"stop_at_return": 19.0}),
         ({"evaluation": {"mean_return": 18.2}, "status": "return_reached"}, {"stop_at_return": None}),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict) -> None:
     (name,) = limit
     assert f"--{name.replace('_', '-')} N" in reached_limit(CONFIG, summary)
     assert reached_limit(replace(CONFIG, **limit), summary) is None
-    for summary in ({}, SUMMARY, SUMMARY | {"mean_return_100": 19.0, "evaluation": None}):
+    for summary in ({}, SUMMARY, SUMMARY | {"status": "return_reached", "mean_return_100": 19.0, "evaluation": None}):
         assert reached_limit(CONFIG, summary) is None
 
 

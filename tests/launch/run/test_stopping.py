@@ -1,6 +1,7 @@
 """Evaluations of a run and the rules by which it stops."""
 
 import json
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -90,7 +91,21 @@ def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
     assert updates(evaluations, at(400)) == [], "there is nothing more to confirm"
 
 
-def test_the_latest_rewards_cross_before_the_last_100_episodes() -> None:
+@pytest.mark.parametrize(("long", "short", "crosses"), [(0.0, 20.0, False), (50.0, 10.0, True)])
+def test_short_episodes_do_not_decide_a_crossing(long: float, short: float, crosses: bool) -> None:
+    """Those of environment 0 are ten times as long as the others'. The last 100 of all would decide the contrary."""
+    returns, last = TrainingReturns(4), deque[float](maxlen=100)
+    evaluations = Evaluations(EvaluationConfig(), target_of(), returns, lambda _: None)
+    for _ in range(30):
+        which, values = np.array([1, 2, 3] * 10 + [0]), np.array([short] * 30 + [long])
+        returns.add(0, EpisodeStats(values, np.ones(31, np.int64), {}, which))
+        last.extend(values)
+        returns.update(len(last), 1)
+    assert (np.mean(last) >= 18.0) is np.bool_(not crosses)
+    assert updates(evaluations, at(930, returns.mean)) == [930] * crosses
+
+
+def test_the_latest_rewards_cross_before_the_mean_of_training() -> None:
     assert updates(evaluations_of(target_of()), at(160, 12.5, recent=18.1)) == [160]
 
 
@@ -221,7 +236,7 @@ def test_a_crossing_comes_before_a_regular_evaluation() -> None:
     assert point == evaluations.last | {"frames": 7200, "agent_steps": 1800, "elapsed_seconds": 90.0}
     assert [line.partition(":")[0] for line in logged] == [
         "evaluation of update 170",
-        "the mean return of the last 100 training episodes is 18.00, and the target is 18",
+        "the mean return of training is 18.00, and the target is 18",
         "confirming evaluation of update 180",
     ]
 
