@@ -348,7 +348,10 @@ def pong_seeds() -> str:
         tries = [entry for row in read_rows(folder) for entry in row.get("evaluations") or [] if entry["confirms"]]
         *missed, last = [f"{entry['mean_return']:.2f} ({entry['episodes']})" for entry in tries]
         at, played = summary["confirmed_crossing"], summary["evaluation_agent_steps"]
-        error, training = summary["evaluation"]["standard_error"], f"{at['mean_return_100']:.1f}"
+        error, training = (
+            summary["evaluation"]["standard_error"],
+            f"{at.get('training_mean_return', at.get('mean_return_100')):.1f}",
+        )
         confirmed = last.replace(" (", f" ± {error:.2f} (")
         cells = (number(at["agent_steps"]), number(played), number(at["agent_steps"] + played))
         rows.append((seed, "; ".join(missed), len(tries), confirmed, *cells, training))
