@@ -246,6 +246,9 @@ def test_only_requested_info_is_read(faulty: Any) -> None:
     # At the ends of episodes.
     times = [[math.nan] * 2] * 8 + [[9, 9], [math.nan] * 2]
     np.testing.assert_equal([step.info for step in steps], [{"path": [math.nan] * 2, "t": time} for time in times])
+    gymnasium.registry.pop("Faulty-v0")
+    truncated = played(faulty(lambda: True, 3, log_info=("t",)), FAILS_AT)
+    np.testing.assert_equal(truncated[-1].info, {"t": [FAILS_AT] * 2})
 
 
 @pytest.mark.parametrize(
