@@ -83,6 +83,9 @@ def connect(config: RunConfig, actors: int) -> None:
     join(config.address)
 
 
+OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
+
+
 @contextmanager
 def disconnecting() -> Iterator[None]:
     """Leave the cluster at the end, or end the one that `connect` has started.
@@ -96,6 +99,9 @@ def disconnecting() -> Iterator[None]:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
         # Otherwise the last line of a traceback, or Ray's reason for the death of a process.
         reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
+        if isinstance(error, ray.exceptions.OutOfMemoryError):
+            # Ray's last line refers to its pages.
+            reason = OUT_OF_MEMORY
         raise TrainingFailedError(reason) from error
     finally:
         ray.shutdown()

@@ -12,7 +12,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskErr
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, WorkerProcess
-from launch.on_ray.cluster import on_node
+from launch.on_ray.cluster import OUT_OF_MEMORY, on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
 from launch.on_ray.transport import Call, LocalConnection, LocalTransport
 from shared.config import RunConfig
@@ -287,7 +287,7 @@ def failure_reason(error: RayError) -> str:
         return f"its rollout raised: {error.cause}"
     reason = last_line(error)
     if isinstance(error, OutOfMemoryError):
-        return "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
+        return OUT_OF_MEMORY
     if not isinstance(error, RayActorError):
         return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.

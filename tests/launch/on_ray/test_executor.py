@@ -16,12 +16,13 @@ from launch.loop.executor import ChildEvent, Failed
 from launch.on_ray import executor as ray_executor
 from launch.on_ray import node_aggregator
 from launch.on_ray.actor_process import ActorProcess
-from launch.on_ray.cluster import ClusterSlots
+from launch.on_ray.cluster import ClusterSlots, disconnecting
 from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node, Slots
 from launch.on_ray.transport import Call
 from shared.config import LearnerConfig, RunConfig
+from shared.errors import TrainingFailedError
 from shared.types import (
     AggregatedReport,
     EpisodeStats,
@@ -295,3 +296,6 @@ def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
 def test_the_reason_of_a_full_memory_is_no_pointer_to_rays_pages() -> None:
     error = OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation on …")
     assert "memory of its machine was nearly full: start fewer --actors" in failure_reason(error)
+    # The learner's process.
+    with pytest.raises(TrainingFailedError, match="start fewer --actors"), disconnecting():
+        raise error
