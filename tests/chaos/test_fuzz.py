@@ -48,7 +48,7 @@ _TYPED = {
         "target_interval_agent_steps"
     ),
     ExplorationConfig: "annealing_frames noise initial_log_std",
-    OptimizerConfig: "name learning_rate decay epsilon bias_correction max_gradient_norm",
+    OptimizerConfig: "learning_rate decay epsilon bias_correction max_gradient_norm",
     LearnerConfig: "gradients_per_update max_policy_lag device",
     ActorConfig: "environments",
     EvaluationConfig: "",
@@ -65,7 +65,7 @@ _OWN: dict[type, dict[str, list[Any]]] = {
     NetworkConfig: {"name": ["mlp", "a3c_cnn", "nature_cnn"], "hidden_sizes": [(), (0,), (4,), (4, 3)]},
     MethodConfig: {"name": ["actor_critic", "q_learning", "sarsa", "dqn", ""], "n_step": [None, 0, 1, 2, 7]},
     ExplorationConfig: {"final_epsilons": [(), (0.1,), (0.1, 0.5), (2.0,)]},
-    OptimizerConfig: {"schedule": ["linear", "constant"]},
+    OptimizerConfig: {"name": ["rmsprop", "adam", "sgd", ""], "schedule": ["linear", "constant"]},
     ActorConfig: {"unroll_length": [-1, 0, 1, 3, 5]},
     EvaluationConfig: {"every_frames": [-1, 0, 50], "episodes": [0, 1], "environments": [0, 1, 2]},
     RunConfig: {"actors": ["auto", *_VALUES[int]], "total_frames": [0, 1, 20], "seed": [-1, 0, 1, 2**40]},
