@@ -17,6 +17,7 @@ from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, number, plai
 from launch.provenance import provenance
 from launch.results.evaluate import mean_and_error
 from launch.run.folder import RunFolder, read_object
+from launch.run.modules import imports_permitted
 from launch.settings.check import check_changes
 from launch.settings.resolve import TrainRequest, resolve_request
 from launch.train import Result
@@ -72,7 +73,9 @@ def _train(request: TrainRequest, seed: int, path: Path, console: Console, inter
     run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
     if RunFolder(path).has_checkpoint:
         check_changes(run.config, RunFolder(path).read_settings(), path)
-        run = resolve_request(TrainRequest(None, settings, resume=str(path)))
+        # The command names these, in a preset or a file.
+        with imports_permitted(*run.config.environment.modules):
+            run = resolve_request(TrainRequest(None, settings, resume=str(path)))
     with Display(run.config, console, run.preset) as display:
         try:
             return result_code(train_in_process(run.config, path, display.show, stop=interrupts, **run.options))

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -66,7 +66,9 @@ def train_line(arguments: TrainArguments) -> int:
             stack.callback(discard_if_empty, folder)
         if seeds is None:
             return _train(arguments, resolved, folder)
-        return train_seeds(request, seeds, folder, arguments.json)
+        # Of each seed the same run: after the first seed, latest would name that.
+        start_from = None if resolved.start_from is None else str(resolved.start_from)
+        return train_seeds(replace(request, start_from=start_from), seeds, folder, arguments.json)
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:

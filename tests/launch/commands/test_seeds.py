@@ -3,8 +3,10 @@
 import json
 import signal
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
@@ -14,6 +16,7 @@ from watched_processes import Watched
 
 from launch.cli import main
 from launch.commands.seeds import parse_seeds, seeds_table
+from launch.presets import PRESETS
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -91,6 +94,49 @@ def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(
     assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]) == 1
     assert trained == [(1, Path("study/seed-1")), (2, Path("study/seed-2"))]
     assert "training failed: the learner died" in capsys.readouterr().out
+
+
+def run_of(seed: int, folder: Path, config: RunConfig) -> None:
+    """Write the files of a run of another process that has a checkpoint."""
+    path = folder / f"seed-{seed}"
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "config.json").write_bytes(msgspec.json.encode(asdict(replace(config, seed=seed))))
+    (path / "checkpoints" / "update-0.index").touch()
+
+
+def test_all_seeds_start_from_the_run_that_was_the_latest(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(9, Path("runs/before"), PRESETS["cartpole"].config)
+    starts = []
+
+    def train(config: RunConfig, folder: Path, *_: object, start_from: Path, **__: object) -> Result:
+        starts.append(start_from.resolve())
+        run_of(config.seed, folder.parent, config)
+        return Result(folder, {"status": "frames_reached"})
+
+    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    assert main(["train", "cartpole", "--seeds", "1,2", "--start-from", "latest"]) == 0
+    assert starts == [working_folder / "runs" / "before" / "seed-9"] * 2
+
+
+def test_seeds_go_on_with_the_modules_of_a_file(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are permitted as at the start, without --trust-imports."""
+    Path("theirs.py").touch()
+    Path("mine.toml").write_text('preset = "cartpole"\n[environment]\nimports = ["theirs"]\n')
+    config = PRESETS["cartpole"].config
+    run_of(1, Path("study"), replace(config, environment=replace(config.environment, imports=("theirs",))))
+    resumed = []
+
+    def train(_config: RunConfig, folder: Path, *_: object, resume: bool, **__: object) -> Result:
+        resumed.append(resume)
+        return Result(folder, {"status": "frames_reached"})
+
+    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    monkeypatch.syspath_prepend(working_folder)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    assert main(["train", "--config", "mine.toml", "--seeds", "1,2", "--run-dir", "study"]) == 0
+    assert resumed == [True, False]
 
 
 def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.CaptureFixture) -> None:
