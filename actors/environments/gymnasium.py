@@ -255,7 +255,8 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     import_modules(config.modules)
     spec = gymnasium.spec(config.registered_id)
     if spec.entry_point is None:
-        problem = f"{config.id} is registered with a vector_entry_point only; use native"
+        advice = "it has no single environment" if config.vectorization == "native" else "use native"
+        problem = f"{config.id} is registered with a vector_entry_point only; {advice}"
         raise setting_error("environment.vectorization", config.vectorization, problem)
     creator = _creator(spec.entry_point)
     options = _typed(config.options, gymnasium.make, creator)

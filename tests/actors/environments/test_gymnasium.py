@@ -163,6 +163,12 @@ def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
     assert str(error.value).count("--environment.") <= 2
 
 
+def test_a_vector_without_a_single_environment_is_no_reason_to_use_native() -> None:
+    config = EnvironmentConfig(**{**CARTPOLE, **WALK, "id": "Walks-v0"})
+    with pytest.raises(ConfigurationError, match="with a vector_entry_point only; it has no single environment"):
+        adapter_of(config).make_single()
+
+
 def test_a_missing_library_is_an_extra_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "Box2D", None)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
