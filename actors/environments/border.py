@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from math import nan
 from typing import Any, NoReturn
 
@@ -119,8 +120,9 @@ class Border(_Checks, gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
             if seed is not None:
-                # Gymnasium's reset seeds `np_random` only.
-                self.unwrapped.action_space.seed(seed)
+                # Gymnasium's reset seeds `np_random` only. A wrapper may have the only action space.
+                with suppress(AttributeError):
+                    self.unwrapped.action_space.seed(seed)
             result = self.env.reset(seed=seed, options=options)
         except KeyboardInterrupt:
             raise

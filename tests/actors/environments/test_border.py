@@ -222,6 +222,29 @@ def test_results_of_neighbouring_types_are_meant(faulty: Any, value: object, par
     assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
 
 
+class Spaceless(gymnasium.Env):
+    """Its wrapper has the action space."""
+
+    observation_space = TWO
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed, options=options)
+        return np.zeros(2, np.float32), {}
+
+
+def test_the_action_space_may_be_a_wrappers_alone() -> None:
+    def make(**_: Any) -> gymnasium.Env:
+        wrapped = gymnasium.Wrapper(Spaceless())
+        wrapped.action_space = Discrete(3)
+        return wrapped
+
+    gymnasium.register("Spaceless-v0", entry_point=make)
+    environments = VectorEnvironment(EnvironmentConfig(id="Spaceless-v0", frame_skip=1), 1)
+    np.testing.assert_array_equal(environments.reset(7), np.zeros((1, 2)))
+    assert environments.spec().actions.size == 3
+    environments.close()
+
+
 @pytest.mark.parametrize("part", ["observation_space", "action_space"])
 def test_a_space_of_another_library_is_named(faulty: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     monkeypatch.setattr(Faulty, part, range(2))
