@@ -474,7 +474,7 @@ def workers_to_return() -> str:
                 steps = number(int(row["agent_steps"])) + "+" * (row["reached"] != "yes")
                 found[_TASKS[row["task"], row["mark"]], row["workers"], row["agent_steps_in_flight"]].append(steps)
     rows = [(*key, "; ".join(steps)) for key, steps in found.items()]
-    return table("task, target | workers | agent steps in flight | agent steps of each seed", rows)
+    return table("task, target | actors | agent steps in flight | agent steps of each seed", rows)
 
 
 @contextmanager
@@ -499,7 +499,7 @@ def draw_workers() -> Iterator[Any]:
             axes.set(title=title, xscale="log", yscale="log", xlim=(0.7, 1500), ylim=(5e4, 3e6))
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:,.0f}")
-        drawn.supxlabel("simulated workers", fontsize="medium")
+        drawn.supxlabel("simulated actors", fontsize="medium")
         drawn.supylabel("agent steps to the return", fontsize="medium")
         yield drawn
 
@@ -513,7 +513,7 @@ def draw_seconds() -> Iterator[Any]:
     with plot.figure(6.5, 4.2) as (drawn, (axes,)):
         axes.plot(cores, seconds, "o-", color=plot.COLOURS[0], label="rehearsed")
         axes.plot(cores, [seconds[0] * cores[0] / n for n in cores], "--", color="grey", label="ideal")
-        axes.set(title="Pong to 18", xlabel="workers, one core each", ylabel="seconds", yscale="log")
+        axes.set(title="Pong to 18", xlabel="actors, one core each", ylabel="seconds", yscale="log")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.yaxis.set_major_formatter("{x:,.0f}")
