@@ -350,11 +350,11 @@ def pong_seeds() -> str:
         at, played = summary["confirmed_crossing"], summary["evaluation_agent_steps"]
         error, training = (
             summary["evaluation"]["standard_error"],
-            f"{at.get('training_mean_return', at.get('mean_return_100')):.1f}",
+            at.get("training_mean_return", at.get("mean_return_100")),
         )
         confirmed = last.replace(" (", f" ± {error:.2f} (")
         cells = (number(at["agent_steps"]), number(played), number(at["agent_steps"] + played))
-        rows.append((seed, "; ".join(missed), len(tries), confirmed, *cells, training))
+        rows.append((seed, "; ".join(missed), len(tries), confirmed, *cells, number(training, 1)))
     medians = [number(statistics.median(int(row[i].replace(",", "")) for row in rows)) for i in (4, 5, 6)]
     rows.append(("median", "", "", "", *medians, ""))
     header = "seed | tries that missed (games) | tries | confirmed (games) | agent steps of training | of confirmations"
