@@ -46,7 +46,8 @@ class JobPicking(gymnasium.Env):
         return {"action_mask": self.jobs[0] > 0}
 
 
-gymnasium.register("JobPicking-v0", JobPicking)
+if __name__ != "__main__":  # as a script this file is imported once more, by the name that the run has
+    gymnasium.register("JobPicking-v0", JobPicking)
 
 
 def play(run: str, seed: int = 0) -> float:
