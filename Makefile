@@ -129,7 +129,6 @@ figures: $(INSTALLED)
 
 scores: $(INSTALLED)
 	$(BIN)/python docs/studies/atari/campaign.py $(ARGS)
-	$(BIN)/python docs/figures.py
 
 settings: $(INSTALLED)
 	$(BIN)/python -m launch.settings.help > docs/settings.md

@@ -6,7 +6,8 @@
 
 Runs are below runs/scores. Called again, it goes on with those that were interrupted or killed. One that has all its
 frames is evaluated by each published protocol, on games that did not select its weights, and stored as
-docs/studies/atari/GAME-seed-N: settings, manifest, a hundred rows, summary and evaluations. `make figures` reads them.
+docs/studies/atari/GAME-seed-N: settings, manifest, a hundred rows, summary and evaluations. `make figures` writes their
+table: at the end, since a page that has changed is another revision.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from launch.run.folder import RunFolder, read_object
 from launch.run.summary import run_status
 from shared.errors import ConfigurationError, TrainingFailedError
 
-ROOT = Path(__file__).parents[3]
+ROOT, STORED = Path(__file__).resolve().parents[3], Path(__file__).resolve().parent
+RUNS = ROOT / "runs" / "scores"
 SIX = ("Pong", "Breakout", "BeamRider", "Qbert", "Seaquest", "SpaceInvaders")
 # With Q*bert the five games of Atari-5 (Aitchison, Sweetser and Hutter 2022, arXiv 2210.02019).
 FURTHER = ("BattleZone", "DoubleDunk", "NameThisGame", "Phoenix")
@@ -38,7 +40,14 @@ def plan(games: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[tuple[str
 
 
 def carry_out(
-    game: str, seed: int, *, frames: int, settings: Sequence[str], episodes: int, runs: Path, stored: Path
+    game: str,
+    seed: int,
+    *,
+    frames: int,
+    settings: Sequence[str],
+    episodes: int = 100,
+    runs: Path = RUNS,
+    stored: Path = STORED,
 ) -> None:
     """Train, evaluate and store one run, from where it was left.
 
@@ -84,15 +93,13 @@ def check_revision(runs: Path, now: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser("campaign.py", description="Train, evaluate and store the runs of docs/scores.md.")
+    parser.allow_abbrev = False
     parser.add_argument("--games", nargs="+", default=[], choices=SIX + FURTHER, help="default: all, the six first")
     parser.add_argument("--seeds", nargs="+", default=[], type=int, help="default: 1 of all games, 2 and 3 of the six")
     parser.add_argument("--frames", type=int, default=40_000_000, help="of each run (%(default)s)")
-    parser.add_argument("--episodes", type=int, default=100, help="of each evaluation (%(default)s)")
     parser.add_argument("--at-a-time", type=int, default=usable_cores(), help="runs (%(default)s)")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "scores", help="folder of the runs (%(default)s)")
-    parser.add_argument("--stored", type=Path, default=Path(__file__).parent, help="where they are stored")
     typed, settings = parser.parse_known_args()
-    check_revision(typed.runs, revision())
+    check_revision(RUNS, revision())
     failures = 0
     with futures.ThreadPoolExecutor(typed.at_a_time) as threads:
         made = {
@@ -102,9 +109,6 @@ def main() -> int:
                 seed,
                 frames=typed.frames,
                 settings=settings or _ONE_CORE,
-                episodes=typed.episodes,
-                runs=typed.runs.resolve(),
-                stored=typed.stored.resolve(),
             ): f"{game}, seed {seed}"
             for game, seed in plan(typed.games, typed.seeds)
         }
