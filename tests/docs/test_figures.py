@@ -1,6 +1,5 @@
 """The tables and pictures of README and docs are those of the rows in the repository."""
 
-import importlib.util
 import json
 import re
 import statistics
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
-figures = importlib.util.module_from_spec(_SPEC)
-sys.modules["figures"] = figures
-_SPEC.loader.exec_module(figures)
+sys.path.insert(0, str(ROOT / "docs"))
+import figures  # noqa: E402
+import measurements  # noqa: E402
+
 MARKED = [page for page in figures.pages() if "<!-- figures: " in page.read_text()]
 
 
@@ -52,7 +51,7 @@ def test_each_picture_of_results_is_drawn() -> None:
 
 
 def test_each_measurement_says_where_it_was_made() -> None:
-    for line in map(json.loads, figures.MEASUREMENTS.read_text().splitlines()):
+    for line in map(json.loads, measurements.MEASUREMENTS.read_text().splitlines()):
         assert line.keys() - {"form", "note"} == {"what", "command", "revision", "day", "cpu", "idle", "figure"}
         assert re.fullmatch(r"[0-9a-f]{8}", line["revision"]), line
         assert re.fullmatch(r"\d+ cores? of an .*\(.*\)", line["cpu"]), line
@@ -61,7 +60,7 @@ def test_each_measurement_says_where_it_was_made() -> None:
 def test_what_a_run_usually_takes_is_the_median_of_the_rows() -> None:
     pong = [figures.read_object(folder / "summary.json") for folder in figures.REFERENCE_RUNS.glob("pong-seed-*")]
     rows = {"pong": [summary["confirmed_crossing"]["agent_steps"] for summary in pong]}
-    rows["cartpole"] = [line["figure"]["agent_steps"] for line in figures.measured("scores/cartpole")]
+    rows["cartpole"] = [line["figure"]["agent_steps"] for line in measurements.measured("scores/cartpole")]
     assert {preset: len(found) for preset, found in rows.items()} == {"pong": 5, "cartpole": 3}
     for preset, found in rows.items():
         assert figures.PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(found), rel=0.01)
@@ -76,19 +75,19 @@ def bench(**more: object) -> dict:
 
 
 def test_a_bench_becomes_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "MEASUREMENTS", tmp_path / "lines")
+    monkeypatch.setattr(measurements, "MEASUREMENTS", tmp_path / "lines")
     file = tmp_path / "bench.json"
     file.write_text(json.dumps(bench()))
-    figures.add("rehearsal", file, "AMD EPYC (Zen 5)")
-    two, many = figures.measured("rehearsal")
+    measurements.add("rehearsal", file, "AMD EPYC (Zen 5)")
+    two, many = measurements.measured("rehearsal")
     assert two["command"] == "tributary bench scaling pong --actors 2,64 --rehearse"
     assert two["figure"] == {"actors": 2, "agent_steps_per_second": 2346.0, "full": "actors"}
-    assert figures.where(two) == "`801fa19`, 2026-11-29, 2 cores of an AMD EPYC (Zen 5), idle"
+    assert measurements.where(two) == "`801fa19`, 2026-11-29, 2 cores of an AMD EPYC (Zen 5), idle"
     assert (two["form"]["actor.environments"], many["form"]["actor.environments"]) == (16, 2)
-    assert figures.marked("2", two) == "2"
+    assert measurements.marked("2", two) == "2"
     # The preset is changed: the figure of before says so.
     two["form"]["actor.epochs"] += 1
-    assert figures.marked("2", two) == "2, **an earlier form**"
+    assert measurements.marked("2", two) == "2, **an earlier form**"
     file.write_text(json.dumps(bench(busy=["load"], command="tributary bench throughput pong --actor.epochs 1")))
-    figures.add("other", file, "AMD EPYC (Zen 5)")
-    assert not any("form" in line or line["idle"] for line in figures.measured("other"))
+    measurements.add("other", file, "AMD EPYC (Zen 5)")
+    assert not any("form" in line or line["idle"] for line in measurements.measured("other"))
