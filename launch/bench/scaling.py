@@ -15,10 +15,10 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.bench.rehearsal import check_memory, full, rehearsed, rehearsed_state
-from launch.bench.throughput import busy_reasons, endless, print_rows, progress, steady_state, train_for, warn_of_busy
+from launch.bench.throughput import busy_reasons, endless, progress, steady_state, train_for, warn_of_busy
 from launch.files import write_json
 from launch.machine import busy, load_average, thread_budget
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, plain_table, print_line
 from launch.presets import usual_agent_steps
 from launch.provenance import provenance
 from launch.results.report import TimeSpent, held_back
@@ -137,7 +137,9 @@ def scaling(arguments: ScalingArguments) -> int:
         **provenance(),
     }
     cells = [point | {"seconds": number(point.get("seconds_to_target"), ",.0f")} for point in points]
-    print_rows(console, _REHEARSED if arguments.rehearse else _TABLE, cells, _SPARE)
+    columns = _REHEARSED if arguments.rehearse else _TABLE
+    rows = [{heading: cell.format(**point) for heading, cell in columns.items()} for point in cells]
+    console.print(plain_table(rows, console.width, left=(), spare=_SPARE), highlight=False)
     progress(console, "medians; lag: mean/95th percentile/largest, in updates")
     if arguments.rehearse:
         print_rehearsal(console, points)

@@ -196,11 +196,3 @@ def warn_of_busy(console: Console, reasons: Sequence[str]) -> None:
         why = "; ".join(reasons)
         advice = "the figures are too low: measure again when it is idle, or for longer"
         print_line(console, f"busy machine: {why}; {advice}")
-
-
-def print_rows(
-    console: Console, columns: Mapping[str, str], rows: Sequence[dict[str, Any]], spare: Sequence[str] = ()
-) -> None:
-    """Print a table of numbers. A column has a heading, and the format of its cells, with names of a row's values."""
-    cells = [{heading: cell.format(**row) for heading, cell in columns.items()} for row in rows]
-    console.print(plain_table(cells, console.width, left=(), spare=spare), highlight=False)
