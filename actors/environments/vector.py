@@ -129,7 +129,7 @@ class VectorEnvironment:
             # Numbers of copies, which read them at the ends of their episodes.
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
             return {name: read[:, i] for i, name in enumerate(self._log_info)}
-        # Of ale-py and of vector environments of their own: arrays of numbers.
+        # ale-py and native vector environments give an array for each number.
         return {name: np.where(ended, info_numbers(info, name, self.count), np.nan) for name in self._log_info}
 
     @property

@@ -66,7 +66,7 @@ def train_line(arguments: TrainArguments) -> int:
             stack.callback(discard_if_empty, folder)
         if seeds is None:
             return _train(arguments, resolved, folder)
-        # Of each seed the same run: after the first seed, latest would name that.
+        # Resolved once for all seeds: after the first one, latest would name its run.
         start_from = None if resolved.start_from is None else str(resolved.start_from)
         return train_seeds(replace(request, start_from=start_from), seeds, folder, arguments.json)
 

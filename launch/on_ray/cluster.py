@@ -42,6 +42,8 @@ from shared.stderr import filtered_stderr
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
+# In place of Ray's last line, which refers to its pages.
+OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
 _TOKEN_REFUSED = re.compile(rb".*InvalidAuthToken")
 _NODE_SECONDS = 1.0
 # Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
@@ -83,9 +85,6 @@ def connect(config: RunConfig, actors: int) -> None:
     join(config.address)
 
 
-OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
-
-
 @contextmanager
 def disconnecting() -> Iterator[None]:
     """Leave the cluster at the end, or end the one that `connect` has started.
@@ -100,7 +99,6 @@ def disconnecting() -> Iterator[None]:
         # Otherwise the last line of a traceback, or Ray's reason for the death of a process.
         reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
         if isinstance(error, ray.exceptions.OutOfMemoryError):
-            # Ray's last line refers to its pages.
             reason = OUT_OF_MEMORY
         raise TrainingFailedError(reason) from error
     finally:

@@ -1,4 +1,4 @@
-"""Messages of commands: one line, whatever failed."""
+"""Each failure of a command is a message of one line."""
 
 import errno
 import subprocess
