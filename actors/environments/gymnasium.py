@@ -200,6 +200,14 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
         if refused is None:
             raise
         raise refused from error
+    with ExitStack() as undo:
+        undo.callback(vector.close)
+        _refuse_unfit(vector, config, count)
+        undo.pop_all()
+    return VectorBorder(vector, config)
+
+
+def _refuse_unfit(vector: gymnasium.vector.VectorEnv, config: EnvironmentConfig, count: int) -> None:
     mode = vector.metadata.get("autoreset_mode")
     problem = ""
     if mode != AutoresetMode.NEXT_STEP:
@@ -210,10 +218,8 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
     elif has_pictures(vector.single_observation_space):
         problem = "its images would be neither resized nor stacked"
     if problem:
-        vector.close()
         raise _not_native(config, problem)
     _refuse_statistics(vector, config)
-    return VectorBorder(vector, config)
 
 
 def _not_native(config: EnvironmentConfig, problem: str) -> ConfigurationError:
