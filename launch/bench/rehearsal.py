@@ -49,6 +49,7 @@ _WARM_UP_CYCLES = 2
 # The same gradient in every update would carry the weights away.
 _GRADIENT_SCALE = 1e-6
 _POLL_SECONDS = 0.2
+_START_SECONDS = 3600.0
 _COPIED_BYTES = 2**28
 # Above these shares a part is full.
 _FULL_MACHINE, _FULL_LEARNER, _NOTABLE_WAIT = 0.95, 0.9, 0.1
@@ -70,6 +71,8 @@ def rehearsed(config: RunConfig) -> RunConfig:
         storage=None,
         trackers=(),
         evaluation=replace(config.evaluation, every_frames=0),
+        # Hundreds of processes start one after another on a few cores.
+        supervision=replace(config.supervision, start_seconds=_START_SECONDS),
     )
 
 
