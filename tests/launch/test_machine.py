@@ -18,11 +18,12 @@ from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
+X86_ONLY = pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
 
 
 def limit_cores_and_memory(folder: Path, patch: pytest.MonkeyPatch, groups: str, files: dict[str, str | int]) -> None:
     """Four cores, and in `folder` what Linux shows of control groups: name of a file to its content."""
-    for name, content in {"proc/self/cgroup": groups, **files}.items():
+    for name, content in {**({"proc/self/cgroup": groups} if groups else {}), **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{content}\n")
     patch.setattr(machine, "PROCESSES", str(folder / "proc"))
@@ -55,6 +56,8 @@ def limit_cores_and_memory(folder: Path, patch: pytest.MonkeyPatch, groups: str,
         ),
         # No number; None: the memory of the machine.
         ("0::/job", {"job/cpu.max": "", "job/memory.max": "max"}, 4, None),
+        # A kernel without control groups.
+        ("", {}, 4, None),
     ],
 )
 def test_the_lowest_limit_of_cores_and_memory_counts(
@@ -114,7 +117,6 @@ def fakes(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
 
-_BACKEND = "; import keras; print(keras.config.backend(), os.environ['KERAS_BACKEND'])"
 _REFUSED = """
 import keras
 try:
@@ -122,13 +124,44 @@ try:
 except Exception as error:
     print(type(error).__name__, str(error)[:43], str(error).count("\\n"))
 """
-_HIDDEN = "import tensorflow; prepare_tensorflow(gpu=False); print(tensorflow.changes)"
 _UNCHANGED = """
 import tensorflow
 before = dict(os.environ)
 share_tensorflow()
 print(tensorflow.changes, before == dict(os.environ))
 """
+_IN_TWO_THREADS = """
+import threading, tensorflow
+first, second = (threading.Thread(target=prepare_tensorflow, kwargs={"gpu": False}) for _ in range(2))
+inside, before = threading.Event(), os.fstat(2).st_ino
+# Within the set-up of each thread: the second one begins in the first one, and ends after it.
+calls = iter([lambda: (second.start(), inside.wait(60)), lambda: (inside.set(), first.join())])
+tensorflow.zeros = lambda _: next(calls)()
+first.start(), first.join(), second.join()
+print(os.fstat(2).st_ino == before)
+"""
+_STARTED = """
+import os
+from launch.tensorflow_setup import kernels, prepare_tensorflow
+from shared.config import NetworkConfig
+network = NetworkConfig(name="mlp")
+named = kernels(network)
+prepare_tensorflow(gpu=False, network=network)
+print(os.environ["TF_ENABLE_ONEDNN_OPTS"], named.split()[0])
+"""
+_STARTS_ANOTHER = f"""
+import sys
+share_tensorflow()
+print(os.environ["TF_ENABLE_ONEDNN_OPTS"], flush=True)
+os.execv(sys.executable, [sys.executable, "-c", {_STARTED!r}])
+"""
+_BACKEND = "; import keras; print(keras.config.backend(), os.environ['KERAS_BACKEND'])"
+_ON_A_GPU = """
+prepare_tensorflow(gpu=True)
+import tensorflow
+print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["TF_GPU_THREAD_MODE"], tensorflow.changes)
+"""
+_READS_WEIGHTS = "prepare_to_read_weights(PRESETS['cartpole'].config); "
 
 
 @pytest.mark.parametrize(
@@ -139,29 +172,26 @@ print(tensorflow.changes, before == dict(os.environ))
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
         # Before its devices are in use, its GPUs can still be hidden.
-        (_HIDDEN, {}, "['devices', 'threads', '1 between operations']"),
+        (
+            "import tensorflow; prepare_tensorflow(gpu=False); print(tensorflow.changes)",
+            {},
+            "['devices', 'threads', '1 between operations']",
+        ),
         # Nor is anything changed for a program that has imported TensorFlow.
         (_UNCHANGED, {"TF_CPP_MIN_LOG_LEVEL": "1"}, "[] True"),
+        # With one thread between operations a process on a GPU was seen to hang. It takes memory as it needs it.
+        (_ON_A_GPU, {"CUDA_VISIBLE_DEVICES": "3"}, "3 gpu_private ['threads', '2 between operations', 'GPU True']"),
+        (_IN_TWO_THREADS, {}, "True"),
+        # Ray, which is started next, counts GPUs by this variable.
+        (_READS_WEIGHTS + "print(os.environ.get('CUDA_VISIBLE_DEVICES'))", {}, "None"),
+        (_READS_WEIGHTS + "print(os.environ['CUDA_VISIBLE_DEVICES'])", {"CUDA_VISIBLE_DEVICES": "0,1"}, "0,1"),
+        pytest.param(_STARTS_ANOTHER, {}, "1\n0 Eigen", marks=X86_ONLY),
+        pytest.param(_STARTS_ANOTHER, {"TF_ENABLE_ONEDNN_OPTS": "1"}, "1\n1 oneDNN", marks=X86_ONLY),
     ],
 )
-def test_keras_has_tensorflow_below_it(
-    script: str, variables: dict[str, str], printed: str, fakes: dict[str, str]
-) -> None:
-    start = "import os\nfrom launch.tensorflow_setup import prepare_tensorflow, share_tensorflow\n"
+def test_the_set_up_of_a_process(script: str, variables: dict[str, str], printed: str, fakes: dict[str, str]) -> None:
+    start = "import os\nfrom launch.presets import PRESETS\nfrom launch.tensorflow_setup import *\n"
     assert run_python(start + script, environment=fakes | variables) == printed + "\n"
-
-
-def test_a_process_on_a_gpu_has_threads_for_it_and_takes_memory_as_it_needs_it(fakes: dict[str, str]) -> None:
-    """With one thread between operations such a process was seen to hang."""
-    script = """
-import os
-from launch.tensorflow_setup import prepare_tensorflow
-prepare_tensorflow(gpu=True)
-import tensorflow
-print(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["TF_GPU_THREAD_MODE"], *tensorflow.changes, sep=", ")
-"""
-    printed = run_python(script, environment=fakes | {"CUDA_VISIBLE_DEVICES": "3"})
-    assert printed == "3, gpu_private, threads, 2 between operations, GPU True\n"
 
 
 @pytest.mark.parametrize(
@@ -207,23 +237,6 @@ def test_tensorflow_prints_no_notices(
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
     assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
     assert not capfd.readouterr().err
-
-
-_IN_TWO_THREADS = """
-import os, threading, tensorflow
-from launch.tensorflow_setup import prepare_tensorflow
-first, second = (threading.Thread(target=prepare_tensorflow, kwargs={"gpu": False}) for _ in range(2))
-inside, before = threading.Event(), os.fstat(2).st_ino
-# Within the set-up of each thread: the second one begins in the first one, and ends after it.
-calls = iter([lambda: (second.start(), inside.wait(60)), lambda: (inside.set(), first.join())])
-tensorflow.zeros = lambda _: next(calls)()
-first.start(), first.join(), second.join()
-print(os.fstat(2).st_ino == before)
-"""
-
-
-def test_two_threads_that_prepare_tensorflow_leave_standard_error_as_it_was(fakes: dict[str, str]) -> None:
-    assert run_python(_IN_TWO_THREADS, environment=fakes) == "True\n"
 
 
 # Each kind of process that computes, up to its import of TensorFlow.
@@ -273,47 +286,7 @@ def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
     assert seen.read_text() == f"{kernels} {gpus}\n"
 
 
-@pytest.mark.parametrize("visible", [None, "0,1"])
-def test_a_process_that_reads_weights_before_ray_starts_hides_no_gpu_from_it(
-    visible: str | None, fakes: dict[str, str]
-) -> None:
-    """With and without a module of the user that has imported TensorFlow before."""
-    for imports in ("", "import tensorflow\n"):
-        script = f"""{imports}
-import os
-os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-os.environ.update({{}} if {visible!r} is None else {{"CUDA_VISIBLE_DEVICES": {visible!r}}})
-from launch.presets import PRESETS
-from launch.tensorflow_setup import prepare_to_read_weights
-prepare_to_read_weights(PRESETS["cartpole"].config)
-assert os.environ.get("CUDA_VISIBLE_DEVICES") == {visible!r}
-"""
-        run_python(script, environment=fakes)
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
-def test_a_started_process_chooses_kernels_for_its_own_network(fakes: dict[str, str]) -> None:
-    started = """
-import os
-from launch.tensorflow_setup import kernels, prepare_tensorflow
-from shared.config import NetworkConfig
-network = NetworkConfig(name="mlp")
-named = kernels(network)
-prepare_tensorflow(gpu=False, network=network)
-print(os.environ["TF_ENABLE_ONEDNN_OPTS"], named)
-"""
-    script = f"""
-import os, sys
-from launch.tensorflow_setup import share_tensorflow
-share_tensorflow()
-print(os.environ["TF_ENABLE_ONEDNN_OPTS"], flush=True)
-os.execv(sys.executable, [sys.executable, "-c", {started!r}])
-"""
-    assert run_python(script, environment=fakes) == "1\n0 Eigen\n"
-    assert run_python(script, environment=fakes | {"TF_ENABLE_ONEDNN_OPTS": "1"}).startswith("1\n1 oneDNN")
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
+@X86_ONLY
 @pytest.mark.parametrize(
     ("flags", "variables", "named"),
     [
@@ -333,6 +306,11 @@ def test_the_kernels_are_named(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert tensorflow_setup.kernels(in_this_process=False) == named
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert tensorflow_setup.kernels(in_this_process=False) == "TensorFlow's default kernels"
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
+    monkeypatch.setattr(provenance, "_CPU_INFO", tmp_path / "cpuinfo")
+    assert provenance.hardware()["cpu"] == "aarch64"
 
 
 def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,17 +322,6 @@ def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monk
         with pytest.raises(FileNotFoundError):
             attach(VectorAddress(name, os.getpid(), 0, 1))
         assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
-
-
-def test_an_arm_machine_whose_kernel_has_no_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
-    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
-    for module in (provenance, tensorflow_setup):
-        monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert machine.usable_cores() == len(os.sched_getaffinity(0))
-    assert provenance.hardware()["cpu"] == "aarch64"
-    assert tensorflow_setup.kernels() == "TensorFlow's default kernels"
 
 
 @pytest.mark.parametrize(
