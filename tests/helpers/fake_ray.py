@@ -1,4 +1,4 @@
-"""Stands in for the module `ray` in an executor: starts no process, and completes the calls that a test ends."""
+"""Stands in for the module `ray`: starts no process, and completes the calls that a test ends."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -13,10 +13,11 @@ class FakeCall:
 
 
 class FakeProcess:
-    """A process of class `kind`. Every method can be called."""
+    """A process of class `kind`. Every method can be called; `results` are those of methods whose calls end at once."""
 
     def __init__(self, fake: "FakeRay", kind: type, options: dict[str, Any], arguments: tuple[Any, ...]) -> None:
         self._fake, self.kind, self.options, self.arguments = fake, kind, options, arguments
+        self.results: dict[str, Any] = {}
 
     def __getattr__(self, method: str) -> Any:
         def remote(*arguments: Any) -> FakeCall:
@@ -40,6 +41,9 @@ class FakeRay:
     def end(self, call: FakeCall, result: Any) -> None:
         self._results[call] = result
 
+    def _has_ended(self, call: FakeCall) -> bool:
+        return call in self._results or call.method in call.process.results
+
     def remote(self, **options: Any) -> Any:
         def decorate(kind: type) -> Any:
             def start(*arguments: Any) -> FakeProcess:
@@ -56,11 +60,11 @@ class FakeRay:
         num_returns: int = 1,
         timeout: float | None = None,  # noqa: ARG002
     ) -> tuple[list[FakeCall], list[FakeCall]]:
-        ready = [call for call in calls if call in self._results][:num_returns]
+        ready = [call for call in calls if self._has_ended(call)][:num_returns]
         return ready, [call for call in calls if call not in ready]
 
     def get(self, call: FakeCall) -> Any:
-        result = self._results[call]
+        result = self._results[call] if call in self._results else call.process.results[call.method]
         if isinstance(result, Exception):
             raise result
         return result

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from rich.console import Console
 
 from launch.cli import main
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
@@ -149,22 +148,10 @@ def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
     assert run.stdout == "False\n"
 
 
-@pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
-def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(*_: object, **__: object) -> SimpleNamespace:
-        # As ray.init does it.
-        signal.signal(signal.SIGTERM, lambda kind, _: sys.exit(kind))
-        return SimpleNamespace(dashboard_url="")
-
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster, "check_address", lambda _: None)
-    with Interrupts() as interrupts, interrupts.training():
-        connect()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupts.requested
-
-
-def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("auto")])
+def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(
+    connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     codes: list[int] = []
 
     def init(*_: object, **__: object) -> None:
@@ -176,7 +163,7 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: 
 
     monkeypatch.setattr(cluster.ray, "init", init)
     with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
-        cluster.start_here(1)
+        connect()
     assert codes == [-signal.SIGTERM]
 
 
@@ -224,22 +211,26 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("error", "printed", "line"),
     [
-        lambda address: cluster.connect(RunConfig(address=address), actors=1),
-        lambda address: cluster.probe_cluster(address, Console()),
+        (ConnectionError("no GCS"), b"", "no Ray cluster answers there: no GCS"),
+        # With another token, or none in the mode that needs it. Ray prints a line for each of its attempts.
+        (ConnectionError("Failed"), b"[2026 W] gcs_client.cc:210: InvalidAuthToken: missing\n" * 20, "its token: set "),
+        (cluster.ray.exceptions.AuthenticationError("no token was found"), b"", "its token: set "),
     ],
-    ids=["train", "doctor"],
 )
-def test_a_listener_that_is_no_cluster_is_one_line(
-    command: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+def test_what_is_no_cluster_or_takes_another_token_is_one_line(
+    error: Exception, printed: bytes, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=ConnectionError("no GCS")))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ConfigurationError) as raised:
-            command(address)
-    assert str(raised.value) == f"--address {address}: no Ray cluster answers there: no GCS"
+    def init(*_: object, **__: object) -> None:
+        os.write(2, printed)
+        raise error
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigurationError, match=rf"^--address auto: .*{line}"):
+        cluster.join("auto")
+    assert capfd.readouterr().err == ""
 
 
 WORKER = replace(WORKERS[0], id="w")
@@ -285,20 +276,6 @@ def test_a_silent_node_is_lost_tried_again_and_taken_back(nodes: SimpleNamespace
     assert nodes.slots.has_lost("w")
     assert nodes.slots.slots_by_node() == {"h": 2}
     assert nodes.asked == ["w", "h", "w", "w", "w"]
-
-
-def test_a_missing_token_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """With another token, or none in the mode that needs it. Ray prints a line for each of its attempts."""
-
-    def refused(*_: object, **__: object) -> None:
-        os.write(2, b"[2026 W 1 1] gcs_client.cc:210: RPC error: InvalidAuthToken: missing or incorrect\n" * 20)
-        raise ConnectionError("Failed to connect")
-
-    for init in (refused, Mock(side_effect=cluster.ray.exceptions.AuthenticationError("no token was found"))):
-        monkeypatch.setattr(cluster.ray, "init", init)
-        with pytest.raises(ConfigurationError, match=r"^--address auto: the cluster needs its token: set "):
-            cluster.join("auto")
-    assert capfd.readouterr().err == ""
 
 
 def test_the_token_that_ray_makes_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import ray
+from fake_ray import FakeProcess, FakeRay
 
 from actors.environments import environment_spec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
@@ -23,7 +24,6 @@ SUMMARY = {"status": "frames_reached"}
 DIED = ray.exceptions.RayActorError(
     error_msg="The actor died.\nWorker exit detail: killed by SIGKILL Some common causes: …"
 )
-PENDING = object()
 HERE = place_here(ThreadBudget(2, 1))
 
 
@@ -32,58 +32,24 @@ def raised(cause: Exception) -> Exception:
     return ray.exceptions.RayTaskError("run", f"raised: {cause}", cause).as_instanceof_cause()
 
 
-class FakeLearner:
-    """Stands for a learner's process. A call returns a function of its present result: a value, an error, or PENDING.
-
-    `end` is the result of `run`, and `viewed` are the arguments of its views.
-    """
-
-    def __init__(self, end: Any = PENDING, agent_steps: int = 0, responds: bool = True) -> None:
-        self.end, self.responds = end, responds
-        self.seen, self.viewed = View(Progress(agent_steps=agent_steps), []), list[tuple[Any, ...]]()
-        self.run = SimpleNamespace(remote=lambda: lambda: self.end)
-        self.interrupt = SimpleNamespace(remote=lambda: lambda: None)
-        self.view = SimpleNamespace(remote=lambda *given: self.viewed.append(given) or self._result(self.seen))
-
-    def _result(self, value: Any) -> Callable[[], Any]:
-        return lambda: value if self.responds else PENDING
-
-
-class FakeRay:
-    """Stands for the module `ray`."""
-
-    exceptions = ray.exceptions
-
-    def __init__(self) -> None:
-        self.killed, self.nodes = list[Any](), ["this machine"]
-
-    def wait(self, calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:  # noqa: ARG002
-        return ([], calls) if calls[0]() is PENDING else (calls, [])
-
-    def get(self, call: Any) -> Any:
-        if isinstance(call(), Exception):
-            raise call()
-        return call()
-
-    def kill(self, process: Any, *, no_restart: bool) -> None:
-        assert no_restart
-        self.killed.append(process)
+def learner_of(fake: FakeRay, end: Any = None, agent_steps: int = 0, *, responds: bool = True) -> FakeProcess:
+    """A learner's process. `end` is the result of `run`; None while it trains."""
+    process = FakeProcess(fake, LearnerProcess, {}, ())
+    process.results = {"interrupt": None} | ({} if end is None else {"run": end})
+    process.results |= {"view": View(Progress(agent_steps=agent_steps), [])} if responds else {}
+    return process
 
 
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-    fake = FakeRay()
-    monkeypatch.setattr(learner_process, "ray", fake)
-    monkeypatch.setattr(learner_process, "cluster_nodes", lambda: fake.nodes)
+    monkeypatch.setattr(learner_process, "ray", fake := FakeRay())
+    monkeypatch.setattr(learner_process, "cluster_nodes", lambda: ["this machine"])
     return fake
 
 
 @pytest.fixture
 def run(
-    cartpole: RunConfig,
-    fake_ray: FakeRay,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Any, list[LearnerStart]]]:
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
@@ -92,11 +58,11 @@ def run(
     ) -> tuple[Any, list[LearnerStart]]:
         starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
 
-        def start(how: LearnerStart) -> FakeLearner:
+        def start(how: LearnerStart) -> FakeProcess:
             starts.append(how)
             agent_steps, end = next(ends)
             # One without an end has not started yet.
-            return FakeLearner(end, agent_steps, responds=end is not PENDING)
+            return learner_of(fake_ray, end, agent_steps, responds=end is not None)
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view({})
@@ -177,17 +143,17 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
         (tmp_path / "checkpoints" / "update-10.index").touch()
     said = list[str]()
     with pytest.raises(KeyboardInterrupt) as stopped:
-        run((120, DIED), (0, PENDING), said=said)
+        run((120, DIED), (0, None), said=said)
     assert isinstance(stopped.value, StoppedBeforeTrainingError) == (not saved)
     assert said[-1].startswith("stopped before another learner was ready") == saved
 
 
-def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay) -> None:
+def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would wait for ever for a machine for the next learner. On a cluster one may come."""
-    process = FakeLearner(responds=False)
+    process = learner_of(fake_ray, responds=False)
     alone, on_cluster = (RemoteLearner(process, alone=alone) for alone in (True, False))
     alone.view({})
-    fake_ray.nodes = []
+    monkeypatch.setattr(learner_process, "cluster_nodes", list)
     on_cluster.view({})
     with pytest.raises(TrainingFailedError, match="the raylet, has died"):
         alone.view({})
@@ -198,7 +164,7 @@ def test_a_second_ctrl_c_before_the_learner_is_ready_leaves_nothing(
     ready: bool, fake_ray: FakeRay, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver waits for the learner when the second one comes: the first was not passed on yet."""
-    process = FakeLearner(responds=ready)
+    process = learner_of(fake_ray, responds=ready)
 
     def watch(_wait: Callable, view: Callable, _pass_on: Callable) -> Any:
         view({})
@@ -237,18 +203,18 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 
 
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay) -> None:
-    process = FakeLearner(agent_steps=3, responds=False)
+    process, view = learner_of(fake_ray, responds=False), View(Progress(agent_steps=3), [])
     learner = RemoteLearner(process)
     assert learner.view({}) == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
     assert fake_ray.killed == [process]
-    process.responds = True
+    process.results["view"] = view
     # The call that is under way was made without the request: the next one has it.
-    assert learner.view({"b": 2.0}) == learner.view({"a": 1.0}) == process.seen
-    assert process.viewed == [({},), ({"a": 1.0, "b": 2.0},)]
-    process.responds = False
-    assert learner.view({}) == View(process.seen.progress, [])
+    assert learner.view({"b": 2.0}) == learner.view({"a": 1.0}) == view
+    assert [call.arguments for call in fake_ray.calls if call.method == "view"] == [({},), ({"a": 1.0, "b": 2.0},)]
+    del process.results["view"]
+    assert learner.view({}) == view
     learner.interrupt()
     assert len(fake_ray.killed) == 1
 
