@@ -252,7 +252,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         prepare_for("actor", config)
         from launch.loop.inline import InlineExecutor
         from launch.loop.worker_pool import TrainingStoppedError
-        from launch.run.session import make_session
+        from launch.run.session import TrainingSession
 
         executor = partial(
             InlineExecutor, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1)
@@ -264,7 +264,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
                 future = thread.submit(
-                    make_session, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
+                    TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
                 )
                 session = future.result()
             except EnvironmentFailedError as error:

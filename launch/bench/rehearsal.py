@@ -235,12 +235,12 @@ def _train(
         # Before Ray, whose thread prints what its processes print, and imports then what this hides.
         prepare_for("learner", config)
         connect(config, actors)
-        from launch.run.session import make_session
+        from launch.run.session import TrainingSession
 
         folder = RunFolder(Path(parent, "run"))
         with folder.make(), futures.ThreadPoolExecutor(1) as thread:
             folder.create(config, spec, {})
-            session = make_session(config, spec, folder.path, make_executor, resume=False)
+            session = TrainingSession(config, spec, folder.path, make_executor, resume=False)
             result = thread.submit(session.run)
             try:
                 rows = list(_rows(session, actors, seconds, recording, result))

@@ -102,10 +102,10 @@ class LearnerProcess:
             # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
             early = None if resume else executor_from(0)
             prepare_for("learner", config)
-            from launch.run.session import make_session
+            from launch.run.session import TrainingSession
 
             make_executor = executor_from if early is None else lambda _: early
-            session = make_session(config, spec, folder, make_executor, resume=resume, after=death, started=started)
+            session = TrainingSession(config, spec, folder, make_executor, resume=resume, after=death, started=started)
             undo.pop_all()
             return session
 

@@ -11,7 +11,7 @@ Each pass of the loop takes one event of the coordinator, which is None when not
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,48 +43,10 @@ def longest_episode(config: RunConfig) -> int:
     return config.environment.max_episode_frames // config.environment.frame_skip if limited else 0
 
 
-class RunClock:
-    """The seconds and counts of a run: those of earlier processes, and of the `coordinator` of this one.
+class TrainingSession:
+    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads.
 
-    `started`: `time.time()` at the beginning of the start-up; None: now. Not a monotonic clock, because the driver may
-    be on another machine.
-    """
-
-    coordinator: Coordinator
-
-    def __init__(self, started: float | None) -> None:
-        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
-        self.earlier = RunCounts()
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Seconds of training since the first actor's first rollout began, with those before a resume."""
-        began = self.coordinator.began
-        return self.earlier.wall_seconds + (0.0 if began is None else time.monotonic() - began)
-
-    @property
-    def startup_seconds(self) -> float:
-        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
-        return max(0.0, (self.coordinator.began or time.monotonic()) - self._start_up_began)
-
-    def counts(self) -> RunCounts:
-        loop, seconds = self.coordinator, self.elapsed_seconds - self.earlier.wall_seconds
-        return self.earlier + RunCounts(
-            seconds, self.startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
-        )
-
-
-def make_session(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: Path,
-    make_executor: Callable[[int], Executor],
-    *,
-    resume: bool,
-    after: LearnerDeath | None = None,
-    started: float | None = None,
-) -> "TrainingSession":
-    """Open the files of a run, restore its checkpoint, and start its actors.
+    The constructor opens the files, restores the checkpoint, and starts the actors.
 
     Args:
         spec: of the environment, with the mean observation.
@@ -92,96 +54,112 @@ def make_session(
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
-        started: see `RunClock`.
+        started: `time.time()` at the beginning of the start-up; None: now. Not a monotonic clock, because the driver
+            may be on another machine.
+
+    Attributes:
+        earlier: counts of the processes of this run before this one.
     """
-    run, clock = RunFolder(folder), RunClock(started)
-    policy, first, messages = Policy(config, spec), run.first_weights, Messages(run.log)
-    initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
-    learner = Learner(config, policy.layout, initial)
-    log, account = messages.log, learner.account
-    target = ReturnTarget()
-    if config.stop_at_return is not None:
-        target = ReturnTarget(config.stop_at_return, config.stop_measure)
-    evaluations = Evaluations(config.evaluation, target, TrainingReturns(config.actor.environments), log)
 
-    def state() -> dict[str, Any]:
-        """The plain values in a checkpoint, beside the learner's variables."""
-        return {**learner.state(), **asdict(clock.counts()), **evaluations.state()}
-
-    def restore(values: dict[str, Any]) -> None:
-        learner.restore_state(values)
-        clock.earlier = RunCounts(**{name: values[name] for name in asdict(clock.earlier)})
-        evaluations.restore(values)
-
-    checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, learner.variables(), state, restore)
-    if resume:
-        for message in checkpoints.restore():
-            log(message)
-        log(f"continues from update {learner.version:,}, after {account.frames:,} frames")
-        if dropped := learner.fit_unfinished_update():
-            log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-    if after is not None:
-        # The agent steps that the dead learner had sampled after its last checkpoint.
-        lost = max(0, after.agent_steps_seen - account.ledger.sampled)
-        clock.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
-        log(
-            f"learner: {after.reason}; the run goes on from its checkpoint of update {learner.version}, and plays "
-            f"{lost:,} agent steps again"
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: Path,
+        make_executor: Callable[[int], Executor],
+        *,
+        resume: bool,
+        after: LearnerDeath | None = None,
+        started: float | None = None,
+    ) -> None:
+        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
+        self.config, self.folder, self._resumed = config, RunFolder(folder), resume
+        self._messages = Messages(self.folder.log)
+        self.log, self.earlier = self._messages.log, RunCounts()
+        policy, first = Policy(config, spec), self.folder.first_weights
+        initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
+        self.learner = Learner(config, policy.layout, initial)
+        account, returns = self.learner.account, TrainingReturns(config.actor.environments)
+        target = ReturnTarget()
+        if config.stop_at_return is not None:
+            target = ReturnTarget(config.stop_at_return, config.stop_measure)
+        self.evaluations = Evaluations(config.evaluation, target, returns, self.log)
+        self._checkpoints = Checkpoints(
+            self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
         )
-    # First of all that takes time below: the learner's graphs are built while the actors' processes start.
-    executor = make_executor(learner.next_actor_id)
-    clock.coordinator = Coordinator(learner, executor, config.supervision, longest_episode=longest_episode(config))
-    tensorboard = TensorBoard(folder, config, log, resumed_at=account.frames if resume else None)
-
-    def now() -> tuple[float, int, int]:
-        restarts = clock.earlier.actor_restarts + clock.coordinator.pool.actor_restarts
-        return clock.elapsed_seconds, executor.actors, restarts
-
-    metrics = Metrics(config, run, learner, now, tensorboard.write, messages)
-    if evaluations.last is not None:
-        metrics.evaluation_return = evaluations.last["mean_return"]
-    if config.executor == "ray":
-        log(f"learner: ready; {executor.actors} actor{'s' * (executor.actors > 1)} to come")
-        messages.emit(Preparing("actors: building environments and networks, then playing"))
-    best = BestWeights(run, log)
-    session = TrainingSession(
-        config, run, resume, clock, messages, learner, executor, evaluations, checkpoints, best, metrics, tensorboard
-    )
-    if config.storage is not None:
-        session.copy = RemoteCopy(run.path, config.storage, log)
-    return session
-
-
-@dataclass
-class TrainingSession:
-    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads."""
-
-    config: RunConfig
-    folder: RunFolder
-    resumed: bool
-    clock: RunClock
-    messages: Messages
-    learner: Learner
-    executor: Executor
-    evaluations: Evaluations
-    checkpoints: Checkpoints
-    best: BestWeights
-    metrics: Metrics
-    tensorboard: TensorBoard
-    copy: RemoteCopy | None = None
-
-    def __post_init__(self) -> None:
-        self.log, self.coordinator = self.messages.log, self.clock.coordinator
+        if resume:
+            self._resume()
+        if after is not None:
+            # The agent steps that the dead learner had sampled after its last checkpoint.
+            lost = max(0, after.agent_steps_seen - account.ledger.sampled)
+            self.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
+            self.log(
+                f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and "
+                f"plays {lost:,} agent steps again"
+            )
+        # First of all that takes time below: the learner's graphs are built while the actors' processes start.
+        self._executor = make_executor(self.learner.next_actor_id)
+        longest = longest_episode(config)
+        self._coordinator = Coordinator(self.learner, self._executor, config.supervision, longest_episode=longest)
+        self.tensorboard = TensorBoard(folder, config, self.log, resumed_at=account.frames if resume else None)
+        write = self.tensorboard.write
+        self._metrics = Metrics(config, self.folder, self.learner, self._actors_now, write, self._messages)
+        if self.evaluations.last is not None:
+            self._metrics.evaluation_return = self.evaluations.last["mean_return"]
+        if config.executor == "ray":
+            actors = self._executor.actors
+            self.log(f"learner: ready; {actors} actor{'s' * (actors > 1)} to come")
+            self._messages.emit(Preparing("actors: building environments and networks, then playing"))
+        self._best = BestWeights(self.folder, self.log)
+        self._copy = None if config.storage is None else RemoteCopy(self.folder.path, config.storage, self.log)
         self._status: Status = "running"
         self._interrupted = False
         self._dropped_reports: Counter[str] = Counter()
         # Subjects of `_log_once`. A resumed run may have logged this one before.
-        self._logged = {"non-finite return"} if self.learner.account.non_finite_returns else set[str]()
+        self._logged = {"non-finite return"} if account.non_finite_returns else set[str]()
         # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
-        self._at_work: set[int] | None = set() if self.config.executor == "ray" else None
+        self._at_work: set[int] | None = set() if config.executor == "ray" else None
+
+    def _state(self) -> dict[str, Any]:
+        """The plain values in a checkpoint, beside the learner's variables."""
+        return {**self.learner.state(), **asdict(self._counts()), **self.evaluations.state()}
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        self.learner.restore_state(values)
+        self.earlier = RunCounts(**{name: values[name] for name in asdict(self.earlier)})
+        self.evaluations.restore(values)
+
+    def _resume(self) -> None:
+        for message in self._checkpoints.restore():
+            self.log(message)
+        self.log(f"continues from update {self.learner.version:,}, after {self.learner.account.frames:,} frames")
+        if dropped := self.learner.fit_unfinished_update():
+            self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+
+    @property
+    def _elapsed_seconds(self) -> float:
+        """Seconds of training since the first actor's first rollout began, with those before a resume."""
+        began = self._coordinator.began
+        return self.earlier.wall_seconds + (0.0 if began is None else time.monotonic() - began)
+
+    @property
+    def _startup_seconds(self) -> float:
+        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
+        return max(0.0, (self._coordinator.began or time.monotonic()) - self._start_up_began)
+
+    def _counts(self) -> RunCounts:
+        loop, seconds = self._coordinator, self._elapsed_seconds - self.earlier.wall_seconds
+        return self.earlier + RunCounts(
+            seconds, self._startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
+        )
+
+    def _actors_now(self) -> tuple[float, int, int]:
+        """The seconds of training, the living actors, and the actors that were replaced."""
+        restarts = self.earlier.actor_restarts + self._coordinator.pool.actor_restarts
+        return self._elapsed_seconds, self._executor.actors, restarts
 
     def _now(self) -> tuple[float, int]:
-        return self.clock.elapsed_seconds, self.learner.account.frames
+        return self._elapsed_seconds, self.learner.account.frames
 
     def _point(self) -> TrainingPoint:
         account, returns = self.learner.account, self.evaluations.returns
@@ -190,7 +168,7 @@ class TrainingSession:
             account.episodes,
             account.ledger.sampled,
             account.frames,
-            self.clock.elapsed_seconds,
+            self._elapsed_seconds,
             returns.mean,
             recent_return=returns.recent.value,
         )
@@ -201,8 +179,8 @@ class TrainingSession:
 
     def view(self, numbers: Mapping[str, float]) -> View:
         """The present progress, and the events since the last view. `numbers` are the caller's, for the next row."""
-        self.metrics.own.update(numbers)
-        return View(self.metrics.latest, self.messages.take())
+        self._metrics.own.update(numbers)
+        return View(self._metrics.latest, self._messages.take())
 
     def run(self) -> dict[str, Any]:
         """Train until a rule stops the run, save it, and return the content of summary.json.
@@ -212,20 +190,20 @@ class TrainingSession:
         """
         failure: Exception | None = None
         try:
-            if not self.resumed:
+            if not self._resumed:
                 # A run that fails in its first minutes can be resumed, too.
                 self._save()
             self._loop()
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             # Without an event: the caller gets the error itself.
-            self.messages.write(str(error))
+            self._messages.write(str(error))
             failure = error
             raise
         finally:
             # The row counts the living actors, so it comes before their end.
-            self.metrics.write_last_row()
+            self._metrics.write_last_row()
             try:
-                self.executor.close()
+                self._executor.close()
             # Environments of users raise anything in `close`, and the run is still to be saved.
             except Exception as error:
                 self.log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
@@ -234,32 +212,32 @@ class TrainingSession:
 
     def _loop(self) -> None:
         every = self.config.checkpoint
-        timers = (Timer(self._save, every.every_seconds, every.every_frames), *self.metrics.timers)
+        timers = (Timer(self._save, every.every_seconds, every.every_frames), *self._metrics.timers)
         for timer in timers:
             timer.since = self._now()
-        for event in self.coordinator.run():
+        for event in self._coordinator.run():
             self._take(event)
-            self.evaluations.returns.update(len(self.learner.account.recent_returns), self.executor.actors)
+            self.evaluations.returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             if self._status == "running":
-                self.evaluations.request_if_due(self._point(), self.coordinator.evaluate)
+                self.evaluations.request_if_due(self._point(), self._coordinator.evaluate)
             for timer in timers:
                 timer.tick(self._now)
             self._stop_if_due()
             # Actors that may still start, which takes a minute on a busy machine, are not waited for.
-            if self._interrupted and not self.coordinator.messages and self.config.executor == "ray":
+            if self._interrupted and not self._coordinator.messages and self.config.executor == "ray":
                 break
 
     def _stop_if_due(self) -> None:
         if self._status == "running":
-            frames, seconds = self.learner.account.frames, self.clock.elapsed_seconds
+            frames, seconds = self.learner.account.frames, self._elapsed_seconds
             reason = reason_to_stop(self.config, self.evaluations.target, frames, seconds)
             self._status = "interrupted" if self._interrupted else reason or "running"
             if self._status != "running":
-                self.coordinator.stop()
-                self.metrics.drains = True
-                if self.coordinator.evaluates and not self._interrupted:
+                self._coordinator.stop()
+                self._metrics.drains = True
+                if self._coordinator.evaluates and not self._interrupted:
                     self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        if self._interrupted and (lost := self.coordinator.give_up_evaluation()) is not None:
+        if self._interrupted and (lost := self._coordinator.give_up_evaluation()) is not None:
             self.evaluations.lose(lost, self._point())
 
     def _take(self, event: Event | None) -> None:
@@ -274,14 +252,14 @@ class TrainingSession:
                 self.log(change_message(event))
                 if isinstance(event, Failed) and self._at_work is not None:
                     self._at_work.discard(event.actor_id)
-                crowding = self.config.actor.crowding(self.executor.actors)
+                crowding = self.config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding:
                     self._log_once("crowding", f"warning: {crowding}")
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._log_first(report.actor_id)
-        self.metrics.add(outcome)
+        self._metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self.evaluations.returns.add(report.actor_id, report.episodes)
             self.evaluations.returns.recent.add(report)
@@ -307,22 +285,22 @@ class TrainingSession:
         if self._at_work is None:
             return
         self._at_work.add(actor_id)
-        seconds = self.clock.startup_seconds
+        seconds = self._startup_seconds
         self._log_once("first report", f"start-up: {seconds:.1f} s until actor {actor_id} was at work, the first one")
-        if len(self._at_work) >= self.executor.actors:
+        if len(self._at_work) >= self._executor.actors:
             self._at_work = None
             self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         entry, confirmed = self.evaluations.receive(result, self._point())
-        self.metrics.add_evaluation(entry)
-        self.messages.emit(Evaluated(entry))
+        self._metrics.add_evaluation(entry)
+        self._messages.emit(Evaluated(entry))
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result. Weights of a
         # failed confirmation are not compared: it would outrank every later return of training.
         if confirmed or not entry["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
             weights, mean = result.snapshot, entry["mean_return"]
-            self.best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
+            self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
 
     def _save(self, *, last: bool = False) -> None:
         """Compare the weights with the best ones, write a checkpoint, and start an update of the remote copy.
@@ -344,18 +322,18 @@ class TrainingSession:
         if not self.evaluations.every_frames:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             parameters = learner.snapshot().parameters
-            self.best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
+            self._best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
         try:
-            self.checkpoints.save(learner.version)
-            self.messages.emit(Saved(learner.version))
+            self._checkpoints.save(learner.version)
+            self._messages.emit(Saved(learner.version))
         except CheckpointError as error:
             if last:
                 lost = "what was learned since the checkpoint before it"
                 raise TrainingStoppedError(f"{error}; {lost} is lost") from error
             # A full disk is no reason to stop learning: a later checkpoint may find space.
             self.log(f"warning: {error}; training goes on")
-        if self.copy is not None:
-            self.copy.start()
+        if self._copy is not None:
+            self._copy.start()
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
@@ -367,13 +345,13 @@ class TrainingSession:
             failure = error
         if failure is not None or self._status == "running":
             self._status = "failed"
-        summary = run_summary(self._status, self.learner, self.clock.counts(), self.config.actor, self.evaluations)
+        summary = run_summary(self._status, self.learner, self._counts(), self.config.actor, self.evaluations)
         try:
             write_json(self.folder.summary, summary)
         except OSError as error:
             self.log(f"warning: {self.folder.summary.name} could not be written: {error.strerror}")
         # After the summary: W&B may take its time to upload the rest.
         self.tensorboard.close()
-        if self.copy is not None:
-            self.copy.finish()
+        if self._copy is not None:
+            self._copy.finish()
         return summary

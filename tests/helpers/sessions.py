@@ -10,7 +10,7 @@ from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.run.events import Message
-from launch.run.session import TrainingSession, make_session
+from launch.run.session import TrainingSession
 from launch.settings.files import with_settings
 from learner.learner import Learner
 from shared.config import RunConfig
@@ -31,11 +31,11 @@ MakeExecutor = Callable[..., InlineExecutor]
 def session(
     config: RunConfig, folder: Path, actors: int = 1, executor: MakeExecutor = InlineExecutor, **options: Any
 ) -> TrainingSession:
-    """A run in `folder`, which is made. `options` are those of `make_session`; a run is new unless they say so."""
+    """A run in `folder`, which is made. `options` are those of `TrainingSession`; a run is new unless they say so."""
     spec = environment_spec(config.environment)
     folder.mkdir(exist_ok=True)
     options = {"resume": False} | options
-    return make_session(config, spec, folder, lambda first: executor(config, spec, actors, first), **options)
+    return TrainingSession(config, spec, folder, lambda first: executor(config, spec, actors, first), **options)
 
 
 def train_inline(config: RunConfig, until: Callable[[Learner], bool], actors: int = 1) -> Learner:

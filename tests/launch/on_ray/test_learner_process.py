@@ -193,7 +193,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 
     monkeypatch.setattr(learner_process, "prepare_for", lambda *_: None)
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: executor)
-    monkeypatch.setattr("launch.run.session.make_session", session)
+    monkeypatch.setattr("launch.run.session.TrainingSession", session)
     spec = environment_spec(cartpole.environment)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, 0.0))
     for call in (learner.run, lambda: learner.view({}), learner.interrupt):

@@ -239,7 +239,7 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
 
 def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
     run = session(replace(cartpole, total_frames=500), tmp_path)
-    run.clock.earlier += RunCounts(actor_restarts=3, rollouts_lost_with_actors=2)
+    run.earlier += RunCounts(actor_restarts=3, rollouts_lost_with_actors=2)
     saved = run.run()
     actor = cartpole.actor
     assert saved["agent_steps_lost_with_actors_at_most"] == 2 * actor.unroll_length * actor.environments
