@@ -1,12 +1,11 @@
 """The command line: `tributary COMMAND`. Each command has its own imports, so that help comes at once."""
 
 import importlib
-import signal
 import sys
 from collections.abc import Sequence
 from typing import get_type_hints
 
-from launch.interrupts import blocked, terminable
+from launch.interrupts import Interrupts
 
 # The operands of each command, its purpose, and its function as `module:name`, the module within `launch`. The words
 # after it are read by the dataclass that annotates the function's one parameter. The function returns the exit code, or
@@ -48,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Not at the head of this file: this takes half a second, in which Ctrl-C would print a traceback.
         from launch.output import exit_code
 
-        return exit_code(lambda: _run(*(words or ["--help"])))
+        with Interrupts():
+            return exit_code(lambda: _run(*(words or ["--help"])))
     except KeyboardInterrupt:
         return _INTERRUPTED
 
 
-@terminable()
 def _run(command: str, *rest: str) -> int | None:
     from launch.output import nearest
     from launch.processes import without_collections
@@ -76,8 +75,7 @@ def _run(command: str, *rest: str) -> int | None:
             print("\ntributary bench WHAT --help shows the settings that most runs change, --help-all every one.")
             return None
         command, rest = f"bench {rest[0]}", rest[1:]
-    # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
-    with blocked(signal.SIGTERM), without_collections():
+    with without_collections():
         from launch.run.modules import imports_permitted
         from launch.settings.parse import HELP, parse
 

@@ -20,7 +20,7 @@ from typing import IO, Any, Unpack
 
 import msgspec
 
-from launch.interrupts import Interrupts, StopRequest, blocked, take_all
+from launch.interrupts import Interrupts, StopRequest, take_all
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
 from launch.processes import module_command, module_environment
 from launch.run.events import Event
@@ -151,9 +151,7 @@ def main(descriptor: str) -> int:
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
     with Interrupts() as interrupts:
-        # SIGTERM goes to the main thread, which holds it back while Ray starts.
-        with blocked(signal.SIGTERM):
-            threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
+        threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
         send = partial(_send, connection)
         try:
             send(train(config, folder, send, stop=interrupts, **options))

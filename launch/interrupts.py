@@ -1,10 +1,6 @@
 """Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
 
-import os
 import signal
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,7 +45,8 @@ class StoppedBeforeTrainingError(KeyboardInterrupt):
 
 
 class Interrupts(StopRequest):
-    """A stop request set by signals. Use as a context, in the main thread, around the whole command.
+    """A stop request set by signals. Use as a context, in the main thread: a command line runs within one, and a
+    command that trains within another one.
 
                   before training     while training                        after training
 
@@ -108,50 +105,3 @@ class Interrupts(StopRequest):
         if not self._training:
             self._concluding = True
             raise StoppedBeforeTrainingError
-
-
-@contextmanager
-def blocked(kind: signal.Signals) -> Iterator[None]:
-    """Block a signal in this thread. Threads and processes that are started within inherit that, and keep it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {kind})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# `timeout` sends SIGTERM to its child, and at once to the child's process group.
-_REPEATED_SECONDS = 1.0
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Within this context SIGTERM raises KeyboardInterrupt in the main thread: a command keeps what it keeps at Ctrl-C.
-
-    One that does not handle it prints a line. A later SIGTERM ends the process at once, in case the exception was lost
-    in a callback. A process that ignores SIGTERM goes on ignoring it. Elsewhere than in the main thread: no change.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if before != signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    first: float | None = None
-
-    def terminate(kind: int, _frame: object) -> None:
-        nonlocal first
-        if first is None:
-            first = time.monotonic()
-            raise KeyboardInterrupt
-        if time.monotonic() - first > _REPEATED_SECONDS:
-            signal.signal(kind, signal.SIG_DFL)
-            os.kill(os.getpid(), kind)
-
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if first is not None:
-            print("stopped by SIGTERM", file=sys.stderr)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,7 +4,6 @@ The command line calls `train`; `tributary_rl`, several seeds and benchmarks cal
 `launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked, take_all
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus
 from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
 from launch.presets import PRESETS, advice_on_preset
@@ -309,9 +308,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         thread = futures.ThreadPoolExecutor(1)
         spec = thread.submit(_spec_of, run)
         thread.shutdown(wait=False)
-        # A closed terminal does not end Ray's processes.
-        with blocked(signal.SIGHUP):
-            connect(run.config, run.budget.actors if run.budget else 0)
+        connect(run.config, run.budget.actors if run.budget else 0)
         run.spec = spec.result()
         placement, budget = _placed(run)
         config = run.config

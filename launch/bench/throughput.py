@@ -13,7 +13,6 @@ from rich.console import Console
 from actors.environments import environment_spec
 from launch.driver import train_in_process
 from launch.files import write_json
-from launch.interrupts import Interrupts
 from launch.machine import busy, load_average, thread_budget, usable_gpus
 from launch.output import plain_table, print_line
 from launch.provenance import provenance
@@ -105,8 +104,7 @@ def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
             rows.append(event.values)
         return not covered()
 
-    # A closed terminal interrupts the bench, which ends the run: its process belongs to no terminal.
-    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent, Interrupts():
+    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
         try:
             train_in_process(config, Path(parent) / "run", take, preset="bench", output=subprocess.DEVNULL)
         except (ConfigurationError, TrainingFailedError) as error:

@@ -1,6 +1,5 @@
 """The display of a training run: a live table on a terminal, plain lines where the output is no terminal."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launch.interrupts import blocked
 from launch.loop.evaluation import evaluation_line
 from launch.output import duration, mean_return, number, print_line, quoted
 from launch.presets import usual_agent_steps
@@ -102,9 +100,7 @@ class Display:
             live = self._live = Live(
                 get_renderable=self._screen, console=self._console, refresh_per_second=2, transient=True
             )
-            # Its thread leaves SIGTERM to the main one, which holds it back while Ray starts.
-            with blocked(signal.SIGTERM):
-                self._show(lambda: live.start(refresh=True))
+            self._show(lambda: live.start(refresh=True))
         else:
             self._show(self._live.refresh)
 

@@ -26,7 +26,6 @@ from rich.text import Text
 from launch import zoo
 from launch.files import write_json
 from launch.film.stage import Frame, Performance, PlayedStep
-from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, quoted
 from launch.provenance import provenance
 from launch.results.evaluate import PlayArguments
@@ -69,10 +68,8 @@ def watch(arguments: WatchArguments) -> int:
     titles = Path(folder.name).name, environment_id, "q quit, space pause"
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     try:
-        # SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does.
         with (
             closing(performance),
-            Interrupts(),
             Live(console=console, screen=True, auto_refresh=False) as live,
             TerminalPlayer(live, stage.frames_per_second, stage.pixel_aspect) as player,
         ):

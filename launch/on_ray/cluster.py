@@ -29,7 +29,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.interrupts import blocked
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_cores
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
@@ -111,18 +110,15 @@ def start_here(cores: int, gpus: int = 0) -> None:
     Raises:
         ConfigurationError: it did not start in time.
     """
-    quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
+    options: dict[str, Any] = {"num_gpus": gpus} if gpus else {}
     memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
     token = os.path.expanduser("~/.ray/auth_token")
     if not os.access(os.path.expanduser("~"), os.W_OK):
         # Ray would write a key of its processes to a file there. A key that is set already stays.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    if gpus:
-        quiet["num_gpus"] = gpus
     _ray_starts.set()
     try:
-        with _sigterm_after_start():
-            ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
+        _init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **options)
     except Exception as error:
         # Ray raises a bare Exception for it.
         if "timed out during startup" not in str(error):
@@ -152,8 +148,8 @@ def join(address: str) -> None:
     refused: list[bytes] = []
     try:
         # A line for each of twenty attempts, and then an error that has no reason.
-        with _sigterm_after_start(), filtered_stderr(_TOKEN_REFUSED) as refused:
-            ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
+        with filtered_stderr(_TOKEN_REFUSED) as refused:
+            _init(address)
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
         if refused or isinstance(error, ray.exceptions.AuthenticationError):
             problem = "the cluster needs its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as"
@@ -166,31 +162,19 @@ def join(address: str) -> None:
         raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
 
 
-@contextmanager
-def _sigterm_after_start() -> Iterator[None]:
-    """Hold SIGTERM back during `ray.init`, and give it to this process's own handler afterwards.
-
-    Meanwhile Ray has handlers of its own: one that exits, and one in C++ that aborts with a stack trace.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _init(address: str, **options: Any) -> None:
+    """Start Ray, or join it. Its handler of SIGTERM, which exits, does not replace this process's own."""
     before = signal.getsignal(signal.SIGTERM)
-    # Ray's processes do not inherit it, see `register_at_fork` below.
-    with blocked(signal.SIGTERM):
-        try:
-            yield
-        finally:
-            if before != signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, before)
+    ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst(), **options)
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _in_child() -> None:
-    """Prepare a process that is forked. Python runs this for Ray's: they are started with a `preexec_fn`."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    """Leave this process's group. Python runs this in forked processes: Ray's are started with a `preexec_fn`."""
     if _ray_starts.is_set():
-        # `timeout` and `kill -- -GROUP` signal a whole process group: Ray would end before the run is saved. Without
-        # this process the raylet and the workers end at once, and the raylet's agents within about a minute.
+        # `timeout`, `kill -- -GROUP` and a closed terminal signal a whole process group: Ray would end before the run
+        # is saved. Without this process the raylet and the workers end at once, and its agents within a minute.
         os.setsid()
 
 

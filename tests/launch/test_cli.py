@@ -106,7 +106,7 @@ sys.exit(main(["--version"]))
 
 
 @pytest.mark.usefixtures("signals_end")
-def test_sigterm_ends_a_command_with_one_line(
+def test_sigterm_ends_a_command_as_ctrl_c_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def terminated(arguments: RunsArguments) -> None:
@@ -120,7 +120,7 @@ def test_sigterm_ends_a_command_with_one_line(
 
     monkeypatch.setattr("launch.commands.runs.list_runs", terminated)
     assert main(["runs", "--sort", "name"]) == 130
-    assert capsys.readouterr() == ("", "stopped by SIGTERM\n")
+    assert capsys.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

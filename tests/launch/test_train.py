@@ -24,7 +24,7 @@ from sessions import quick
 from launch import driver
 from launch.cli import main
 from launch.driver import train_in_process
-from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest, blocked
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.learner_process import LearnerStart
 from launch.on_ray.placement import Node
@@ -498,10 +498,3 @@ def test_a_hangup_that_was_ignored_stays_ignored() -> None:
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.parametrize("outlives", [True, False])
-def test_children_outlive_a_hangup_where_they_are_told_to(outlives: bool) -> None:
-    with blocked(signal.SIGHUP) if outlives else nullcontext():
-        child = subprocess.run(["sh", "-c", "kill -HUP $$; exit 7"], check=False)
-    assert child.returncode == (7 if outlives else -signal.SIGHUP)

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from launch.cli import main
-from launch.interrupts import Interrupts, StoppedBeforeTrainingError
+from launch.interrupts import Interrupts
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
 from launch.on_ray.placement import (
@@ -148,23 +147,19 @@ def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
     assert run.stdout == "False\n"
 
 
-@pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("auto")])
-def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(
-    connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codes: list[int] = []
-
-    def init(*_: object, **__: object) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the one in C++ aborts this process"))
-        # As Ray starts processes, which can be terminated.
-        codes.append(subprocess.run(["sh", "-c", "kill $$"], preexec_fn=lambda: None, check=False).returncode)
-        # To this thread: TensorFlow's threads, which a driver does not have, would take it otherwise.
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+@pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
+def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: object, **__: object) -> SimpleNamespace:
+        # As ray.init does it.
+        signal.signal(signal.SIGTERM, lambda kind, _: sys.exit(kind))
+        return SimpleNamespace(dashboard_url="")
 
     monkeypatch.setattr(cluster.ray, "init", init)
-    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
+    monkeypatch.setattr(cluster, "check_address", lambda _: None)
+    with Interrupts() as interrupts, interrupts.training():
         connect()
-    assert codes == [-signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.requested
 
 
 def test_a_late_start_of_ray(
