@@ -5,10 +5,10 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from launch.output import quoted
@@ -25,35 +25,18 @@ _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]
 _LAST_UPLOAD_SECONDS = 600.0
 
 
-class Stamp(NamedTuple):
-    """The state of a file. A file that was replaced, and did not grow, has another `inode`."""
-
-    modified: int
-    size: int
-    inode: int
-
-
-def changes_since(folder: Path, stamps_before: dict[str, Stamp]) -> tuple[dict[str, bytes], dict[str, Stamp]]:
-    """The content of the files that changed since a folder had `stamps_before`, and all stamps, by relative path."""
-    changed, stamps = {}, {}
-    for path in _files(folder):
-        name = path.relative_to(folder).as_posix()
-        # An old checkpoint may have been deleted since it was listed.
-        with suppress(FileNotFoundError), path.open("rb") as file:
-            # The status of the open file: the path may lead to another one by now.
-            status = os.fstat(file.fileno())
-            stamp = stamps[name] = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp != stamps_before.get(name):
-                # No further than the stamp: rows that are added meanwhile come with the next changes.
-                changed[name] = file.read(stamp.size)
-    return changed, stamps
-
-
-def _files(folder: Path) -> Iterator[Path]:
+def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """The finished files of a folder by relative path: time, size, and inode, which is new in a replaced file."""
+    stamps = {}
     for parent, _, names in os.walk(folder):
         for name in names:
-            if name != LOCK_FILE and not _UNFINISHED.fullmatch(name):
-                yield Path(parent, name)
+            # An old checkpoint may be deleted meanwhile.
+            with suppress(FileNotFoundError):
+                if name != LOCK_FILE and not _UNFINISHED.fullmatch(name):
+                    path = Path(parent, name)
+                    status = path.stat()
+                    stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
+    return stamps
 
 
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.
@@ -70,7 +53,7 @@ class RemoteCopy:
     def __init__(self, folder: Path, url: str, log: Callable[[str], None]) -> None:
         self._folder, self._url, self._log = folder, url, log
         self._files, self._root = _open(url)
-        self._stamps: dict[str, Stamp] = {}
+        self._stamps: dict[str, tuple[int, int, int]] = {}
         self._thread = threading.Thread()
 
     def start(self) -> None:
@@ -95,12 +78,13 @@ class RemoteCopy:
 
     def _update(self) -> None:
         try:
-            changed, stamps = changes_since(self._folder, self._stamps)
+            stamps = stamps_of(self._folder)
             # Files that refer to others come last, so that an interrupted update refers to no missing file.
-            for name in sorted(changed, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
-                path = f"{self._root}/{name}"
-                _make_folder(self._files, path.rpartition("/")[0])
-                self._files.pipe_file(path, changed[name])
+            for name in sorted(stamps, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
+                file, path = self._folder / name, f"{self._root}/{name}"
+                if stamps[name] != self._stamps.get(name) and file.exists():
+                    _make_folder(self._files, path.rpartition("/")[0])
+                    self._files.pipe_file(path, file.read_bytes())
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return

@@ -1,5 +1,6 @@
 """Copies of a run in remote storage."""
 
+import os
 import shutil
 import threading
 import time
@@ -13,7 +14,7 @@ from launch.cli import main
 from launch.run.events import Event, Saved
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
-from launch.run.storage import RemoteCopy, changes_since, check_storage, fetch
+from launch.run.storage import RemoteCopy, check_storage, fetch, stamps_of
 from launch.train import train
 from shared.errors import ConfigurationError
 
@@ -227,16 +228,16 @@ def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
     assert run_path("memory://urls/a/seed-1") == folders[0], "it is fetched once in a process"
 
 
-def test_changes_of_a_folder_are_files_with_another_stamp(tmp_path: Path) -> None:
-    for name in ("metrics.jsonl", "summary.json"):
-        (tmp_path / name).write_text("one")
-    changed, stamps = changes_since(tmp_path, {})
-    assert changed == {"metrics.jsonl": b"one", "summary.json": b"one"}
-    assert changes_since(tmp_path, stamps) == ({}, stamps)
-    (tmp_path / "metrics.jsonl").write_text("on")
+def test_a_copy_takes_files_that_were_replaced_without_growing(tmp_path: Path) -> None:
+    files, copy = fsspec.filesystem("memory"), RemoteCopy(tmp_path, "memory://replaced/run", print)
+    (tmp_path / "summary.json").write_text("one")
+    times = (tmp_path / "summary.json").stat()
+    copy.finish()
     (tmp_path / "new").write_text("two")
+    os.utime(tmp_path / "new", ns=(times.st_atime_ns, times.st_mtime_ns))
     (tmp_path / "new").replace(tmp_path / "summary.json")
-    assert changes_since(tmp_path, stamps)[0] == {"metrics.jsonl": b"on", "summary.json": b"two"}
+    copy.finish()
+    assert files.cat_file("/replaced/run/summary.json") == b"two"
 
 
 def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
@@ -244,4 +245,4 @@ def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
     left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
     for name in (*copied, *left_out):
         (tmp_path / name).write_text("")
-    assert set(changes_since(tmp_path, {})[0]) == set(copied)
+    assert set(stamps_of(tmp_path)) == set(copied)
