@@ -85,21 +85,11 @@ class RunFolder:
     def output(self, name: str) -> Path:
         """The path of a command's output file, in a folder that exists."""
         path = self.outputs / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            # Not every command has --output.
-            advice = "change to a folder that can be written to" if self.ships else "copy the run to another place"
-            line = f"the folder of the results, {path.parent}, cannot be made: {error.strerror}; {advice}"
-            raise ConfigurationError(line) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def check_free(self) -> None:
         """Refuse a file, and a folder that has files, other than the lock of a process that was killed at its start."""
-        try:
-            str(self.path).encode()
-        except UnicodeEncodeError:
-            raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.is_file() or (self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - {LOCK_FILE}):
             resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.is_file() else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
@@ -194,18 +184,10 @@ class RunFolder:
         file = self.settings_file
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
-        if is_of_another_program(file):
-            raise setting_error(setting, self.path, "is not the folder of a run: its config.json is another program's")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
-
-
-def is_of_another_program(file: Path) -> bool:
-    """True if a config.json that can be read has no environment. Other programs keep folders below runs/, too."""
-    values = read_object(file)
-    return bool(values) and not isinstance(values.get("environment"), dict)
 
 
 def _bounds_of(space: Mapping[str, Any]) -> str:

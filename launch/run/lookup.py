@@ -1,6 +1,5 @@
 """The folders of runs by their names on the command line, and the folder of a new run."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -11,7 +10,6 @@ from typing import Annotated
 from launch import zoo
 from launch.files import make_folder, typed_path
 from launch.output import nearest
-from launch.run.folder import is_of_another_program
 from launch.run.storage import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -22,17 +20,11 @@ _RUNS = Path("runs")
 _PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 
-def run_folders(runs: Path) -> Iterator[Path]:
+def run_folders(runs: Path) -> list[Path]:
     """The folders of runs and of seeds below a folder, the newest first."""
-    files = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
-    newest_first = sorted(files, key=lambda file: (_started(file), file), reverse=True)
-    yield from (file.parent for file in newest_first if not is_of_another_program(file))
-
-
-def _started(file: Path) -> int:
-    # A resume writes config.json anew. The manifest is written once, at the start.
-    manifest = file.with_name("manifest.json")
-    return (manifest if manifest.is_file() else file).stat().st_mtime_ns
+    # Other programs have a config.json, too. The manifest is written once, at the start of a run.
+    files = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/manifest.json")}
+    return [file.parent for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True)]
 
 
 def new_run_dir(name: str) -> Path:
@@ -76,10 +68,9 @@ def run_path(text: str) -> Path:
         return path
     if text == LATEST:
         # A seed or a trial, where several runs share a folder.
-        newest = next(run_folders(_RUNS), None)
-        if newest is None:
+        if not (folders := run_folders(_RUNS)):
             raise ConfigurationError(f"latest is the newest run below {_RUNS}/, and there is none: name a folder")
-        return newest
+        return folders[0]
     if (_RUNS / path).exists():
         # `tributary runs` lists runs by this name.
         return _RUNS / path

@@ -23,6 +23,7 @@ def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
 def written_run(folder: Path, rows: Iterable[dict[str, Any]], config: RunConfig | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     RunFolder(folder).write_config(config or RunConfig())
+    (folder / "manifest.json").write_text("{}")
     write_rows(folder, *rows)
     return folder
 

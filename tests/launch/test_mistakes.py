@@ -14,7 +14,6 @@ MISTAKES = {
     "train pnog": "unknown preset pnog, did you mean pong?",
     "train Seaquest": "minigrid; an environment is named by its id, like ALE/Seaquest-v5",
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
-    "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
     "trian": "unknown command trian, did you mean train?",
     "bench foo": "unknown command bench foo, there are bench throughput, bench scaling",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",

@@ -82,7 +82,7 @@ def test_runs_are_chosen_and_sorted(options: str, expected: list[str], cartpole:
     returns = {"b-picking": 9.0, "Picking-v0-1": 3.5, "night": None, "Picking-v0-2": -2.0}
     for seconds, (name, value) in enumerate(returns.items()):
         made(Path("runs") / name, cartpole, **({} if value is None else {"mean_return_100": value}))
-        os.utime(Path("runs") / name / "config.json", (seconds, seconds))
+        os.utime(Path("runs") / name / "manifest.json", (seconds, seconds))
     assert main(["runs", "--json", "found.json", *options.split()]) == 0
     found = json.loads(Path("found.json").read_text())["runs"]
     assert [Path(run["run"]).name for run in found] == expected
@@ -97,7 +97,8 @@ def test_what_is_not_shown_is_in_the_file(
     assert json.loads(Path("none.json").read_text()) == {"runs": [], "left_out": []}
     folder = working_folder / "runs" / "damaged"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{")
+    for name in ("config.json", "manifest.json"):
+        (folder / name).write_text("{")
     assert main(["runs", "--json", "one.json"]) == 0
     found = json.loads(Path("one.json").read_text())
     ((run, reason),) = (left_out.values() for left_out in found["left_out"])

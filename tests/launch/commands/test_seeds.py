@@ -101,6 +101,7 @@ def run_of(seed: int, folder: Path, config: RunConfig) -> None:
     path = folder / f"seed-{seed}"
     (path / "checkpoints").mkdir(parents=True)
     (path / "config.json").write_bytes(msgspec.json.encode(asdict(replace(config, seed=seed))))
+    (path / "manifest.json").write_text("{}")
     (path / "checkpoints" / "update-0.index").touch()
 
 
