@@ -13,15 +13,16 @@ from launch.commands.display import Display
 from launch.driver import train_in_process
 from launch.files import write_json
 from launch.interrupts import Interrupts
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, number, plain_table, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, number, plain_table, print_line, quoted
 from launch.provenance import provenance
 from launch.results.evaluate import mean_and_error
-from launch.run.folder import RunFolder, read_object
+from launch.run.folder import RunFolder, agent_steps_learned, read_object
+from launch.run.lock import lock_folder
 from launch.run.modules import imports_permitted
 from launch.settings.check import check_changes
 from launch.settings.resolve import TrainRequest, resolve_request
 from launch.train import Result
-from shared.errors import TrainingFailedError, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
@@ -55,7 +56,14 @@ def train_seeds(request: TrainRequest, seeds: Sequence[int], folder: Path, json:
     with Interrupts() as interrupts, interrupts.training():
         for seed, path in paths.items():
             print_line(console, f"seed {seed}: {path}")
-            code = max(code, _train(request, seed, path, console, interrupts))
+            try:
+                code = max(code, _train(request, seed, path, console, interrupts))
+            except ConfigurationError as error:
+                # At the first seed it is a mistake in the command.
+                if seed == seeds[0]:
+                    raise
+                print_line(console, f"error: {error}")
+                code = max(code, EXIT_USAGE)
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break
@@ -71,8 +79,13 @@ def train_seeds(request: TrainRequest, seeds: Sequence[int], folder: Path, json:
 def _train(request: TrainRequest, seed: int, path: Path, console: Console, interrupts: Interrupts) -> int:
     settings = {**request.settings, "seed": seed}
     run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
-    if RunFolder(path).has_checkpoint:
-        check_changes(run.config, RunFolder(path).read_settings(), path)
+    folder = RunFolder(path)
+    if folder.settings_file.is_file() and not folder.has_checkpoint and not agent_steps_learned(folder):
+        # It is of a process that was killed before its first checkpoint.
+        with lock_folder(path):
+            folder.discard()
+    if folder.has_checkpoint:
+        check_changes(run.config, folder.read_settings(), path)
         # The command names these, in a preset or a file.
         with imports_permitted(*run.config.environment.modules):
             run = resolve_request(TrainRequest(None, settings, resume=str(path)))

@@ -17,6 +17,8 @@ from watched_processes import Watched
 from launch.cli import main
 from launch.commands.seeds import parse_seeds, seeds_table
 from launch.presets import PRESETS
+from launch.run.folder import RunFolder
+from launch.run.lock import lock_folder
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -82,18 +84,45 @@ def test_seeds_go_on_after_an_interrupt(
 def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
+    ends = {1: TrainingFailedError("the learner died"), 2: ConfigurationError("the folder is in use"), 3: None}
     trained = []
 
     def train(config: RunConfig, folder: Path, *_: object, **__: object) -> Result:
         trained.append((config.seed, folder))
-        if config.seed == 1:
-            raise TrainingFailedError("the learner died")
+        if (error := ends[config.seed]) is not None:
+            raise error
         return Result(folder, {"status": "frames_reached"})
 
     monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
-    assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]) == 1
-    assert trained == [(1, Path("study/seed-1")), (2, Path("study/seed-2"))]
-    assert "training failed: the learner died" in capsys.readouterr().out
+    assert main(["train", "cartpole", "--seeds", "1-3", "--run-dir", "study", "--json", "seeds.json"]) == 2
+    assert trained == [(seed, Path(f"study/seed-{seed}")) for seed in (1, 2, 3)]
+    printed = capsys.readouterr().out
+    assert "training failed: the learner died" in printed
+    assert "error: the folder is in use" in printed
+    assert json.loads(Path("seeds.json").read_text())["seeds"].keys() == {"1", "2", "3"}
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_seed_that_was_killed_before_its_first_checkpoint_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PRESETS["cartpole"].config
+    for seed in (1, 2):
+        run_of(seed, Path("study"), config)
+    Path("study/seed-1/checkpoints/update-0.index").unlink()
+    resumed = []
+
+    def train(_config: RunConfig, folder: Path, *_: object, resume: bool, **__: object) -> Result:
+        resumed.append(resume)
+        if not resume:
+            RunFolder(folder).check_free()
+        return Result(folder, {"status": "frames_reached"})
+
+    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    line = ["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]
+    with lock_folder(Path("study/seed-1")):
+        # Of a process that is about to begin.
+        assert main(line) == 2
+    assert main(line) == 0
+    assert resumed == [False, True]
 
 
 def run_of(seed: int, folder: Path, config: RunConfig) -> None:
