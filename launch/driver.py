@@ -29,7 +29,7 @@ from launch.settings.resolve import TrainOptions
 from launch.tensorflow_setup import set_tensorflow_variables
 from launch.train import OnEvent, Result, train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError, typed_line
+from shared.errors import ConfigurationError, TrainingFailedError
 
 _POLL_SECONDS = 0.2
 
@@ -70,7 +70,6 @@ def train_in_process(
             )
         _send(here, (plain, folder.absolute(), options, words))
         outcome = _follow(here, on_event, stop or StopRequest())
-    # After the close: a child whose message could not be read has not ended, and is saved without its caller.
     code = process.wait()
     if isinstance(outcome, Result):
         return outcome
@@ -129,15 +128,12 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
 def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
     """Put each message of a connection into the queue, and None at its end."""
     try:
-        with suppress(EOFError, OSError):
+        # A TypeError: another thread, left by a second interrupt, closed the connection between two reads of a message.
+        with suppress(EOFError, OSError, TypeError):
             while True:
                 messages.put(connection.recv())
-    except Exception as error:
-        # Another thread, left by a second interrupt, may have closed the connection between two reads of a message.
-        # Otherwise the message has a class that cannot be imported here.
-        if not connection.closed:
-            messages.put(TrainingFailedError(f"a message of the run's process cannot be read: {typed_line(error)}"))
-    messages.put(None)
+    finally:
+        messages.put(None)
 
 
 def main(descriptor: str) -> int:

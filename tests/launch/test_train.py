@@ -44,7 +44,7 @@ from launch.run.lock import lock_folder
 from launch.settings.resolve import divided_among
 from launch.train import train
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError
+from shared.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no more disk"), KeyboardInterrupt(), None])
@@ -341,23 +341,6 @@ def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train_in_process(quick(), tmp_path, on_event, stop=stop)
     assert not (tmp_path / "saved").exists()
-
-
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ("pass", "AttributeError: Can't get attribute 'Own'"),
-        ("__reduce__ = lambda _: (len, (1,))", "TypeError: object of type 'int' has no len"),
-    ],
-)
-def test_a_message_that_cannot_be_read_ends_the_run(
-    body: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = f"from launch.run import events\nclass Own(events.Message): {body}\n"
-    child = own + CHILD.replace("send(Message", "send(Own")
-    monkeypatch.setattr(driver, "module_command", lambda _, descriptor: [sys.executable, "-c", child, descriptor])
-    with pytest.raises(TrainingFailedError, match=f"cannot be read: {problem}"):
-        train_in_process(quick(), tmp_path, lambda _: None)
 
 
 class Side(StrEnum):
