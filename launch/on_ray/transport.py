@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from launch.loop.executor import CallResult
-from launch.machine import PROCESSES, machine_id
 from shared.types import AggregatedReport, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
@@ -43,18 +42,16 @@ _NO_GRADIENT = np.empty(0, np.float32)
 
 
 class VectorAddress(NamedTuple):
-    """Location of a shared vector: open in process `pid` of `machine` under the number `descriptor`."""
+    """Location of a shared vector: open in process `pid` under the number `descriptor`."""
 
-    machine: str | None
     pid: int
     descriptor: int
     size: int
 
 
 class ChannelAddress(NamedTuple):
-    """Location of the far end of a channel: open in process `pid` of `machine` under these two numbers."""
+    """Location of the far end of a channel: open in process `pid` under these two numbers."""
 
-    machine: str | None
     pid: int
     reads: int
     writes: int
@@ -93,14 +90,10 @@ class LocalTransport:
         self._message: tuple[WeightSnapshot | None, bytes] = (None, b"")
 
     def offer(self) -> "LocalConnection | None":
-        """A connection for one actor of this machine to accept; None if the transport is not available."""
-        if machine_id() is None:
-            return None
-        try:
+        """A connection for one actor of this machine to accept; None where too many files are open."""
+        with suppress(OSError):
             return LocalConnection()
-        except OSError:
-            # Too many open files. Ray's calls need none.
-            return None
+        return None
 
     def call(self, connection: "LocalConnection", call: Call) -> None:
         """Send a call to an actor that has accepted `connection`, and has no call in flight."""
@@ -192,7 +185,7 @@ class LocalConnection:
         far_incoming, outgoing = Pipe(duplex=False)
         incoming, far_outgoing = Pipe(duplex=False)
         self.near, self._far = Channel(incoming, outgoing), Channel(far_incoming, far_outgoing)
-        self.address = ChannelAddress(machine_id(), os.getpid(), far_incoming.fileno(), far_outgoing.fileno())
+        self.address = ChannelAddress(os.getpid(), far_incoming.fileno(), far_outgoing.fileno())
         self.reply_in: SharedVector | None = None
 
     def accepted(self) -> None:
@@ -270,20 +263,20 @@ def pickled(message: Any) -> bytes:
 
 def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
-    machine, pid, reads, writes = address
+    pid, reads, writes = address
     with suppress(OSError):
         # A connection is closed when nothing refers to it any more.
-        incoming = Connection(_open_file(machine, pid, reads, "pipe:", os.O_RDONLY), writable=False)
-        outgoing = Connection(_open_file(machine, pid, writes, "pipe:", os.O_WRONLY), readable=False)
+        incoming = Connection(_open_file(pid, reads, "pipe:", os.O_RDONLY), writable=False)
+        outgoing = Connection(_open_file(pid, writes, "pipe:", os.O_WRONLY), readable=False)
         return Channel(incoming, outgoing)
     return None
 
 
-def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags: int) -> int:
+def _open_file(pid: int, descriptor: int, kind: str, flags: int) -> int:
     """Open a file that another process has open, or raise an OSError if it cannot be reached from this process."""
-    path = f"{PROCESSES}/{pid}/fd/{descriptor}"
+    path = f"/proc/{pid}/fd/{descriptor}"
     # The process id may belong to another process by now.
-    if machine != machine_id() or not os.readlink(path).startswith(kind):
+    if not os.readlink(path).startswith(kind):
         raise FileNotFoundError(path)
     return os.open(path, flags)
 
@@ -299,13 +292,13 @@ class SharedVector:
         weakref.finalize(self, os.close, descriptor)
         os.ftruncate(descriptor, size * _ELEMENT_BYTES)
         self.values: Float32Array = _map(descriptor, size)
-        self.address = VectorAddress(machine_id(), os.getpid(), descriptor, size)
+        self.address = VectorAddress(os.getpid(), descriptor, size)
 
 
 def attach(address: VectorAddress) -> Float32Array:
     """Map a vector of another process. An OSError: it cannot be reached from this process."""
     kind = f"/memfd:{_MEMORY_NAME}"
-    descriptor = _open_file(address.machine, address.pid, address.descriptor, kind, os.O_RDWR)
+    descriptor = _open_file(address.pid, address.descriptor, kind, os.O_RDWR)
     try:
         return _map(descriptor, address.size)
     finally:

@@ -10,9 +10,6 @@ import pytest
 from watched_processes import output_of
 
 from launch import machine, provenance, tensorflow_setup
-from launch.machine import machine_id
-from launch.on_ray import transport
-from launch.on_ray.transport import ChannelAddress, LocalTransport, VectorAddress, attach, open_channel
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -311,17 +308,6 @@ def test_the_kernels_are_named(
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
     monkeypatch.setattr(provenance, "_CPU_INFO", tmp_path / "cpuinfo")
     assert provenance.hardware()["cpu"] == "aarch64"
-
-
-def test_without_proc_nothing_of_another_process_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
-    monkeypatch.setattr(transport, "machine_id", machine_id.__wrapped__)
-    assert machine_id.__wrapped__() is None
-    assert LocalTransport().offer() is None
-    for name in ("", "None", str(os.getpid())):
-        with pytest.raises(FileNotFoundError):
-            attach(VectorAddress(name, os.getpid(), 0, 1))
-        assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
 
 
 @pytest.mark.parametrize(
