@@ -107,18 +107,14 @@ class TrainingSession:
         if self.evaluations.last is not None:
             self._metrics.evaluation_return = self.evaluations.last["mean_return"]
         if config.executor == "ray":
-            actors = self._executor.actors
-            self.log(f"learner: ready; {actors} actor{'s' * (actors > 1)} to come")
             self._messages.emit(Preparing("actors: building environments and networks, then playing"))
         self._best = BestWeights(self.folder, self.log)
         self._copy = None if config.storage is None else RemoteCopy(self.folder.path, config.storage, self.log)
         self._status: Status = "running"
         self._interrupted = False
         self._dropped_reports: Counter[str] = Counter()
-        # Subjects of `_log_once`. A resumed run may have logged this one before.
-        self._logged = {"non-finite return"} if account.non_finite_returns else set[str]()
-        # The living actors that have reported, None once all have. With sums on nodes the executor's ids are others.
-        self._at_work: set[int] | None = set() if config.executor == "ray" else None
+        # Subjects of `_log_once`.
+        self._logged = set[str]()
 
     def _state(self) -> dict[str, Any]:
         """The plain values in a checkpoint, beside the learner's variables."""
@@ -250,15 +246,12 @@ class TrainingSession:
                 self.evaluations.lose(event, self._point())
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
-                if isinstance(event, Failed) and self._at_work is not None:
-                    self._at_work.discard(event.actor_id)
                 crowding = self.config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding:
                     self._log_once("crowding", f"warning: {crowding}")
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
-        self._log_first(report.actor_id)
         self._metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self.evaluations.returns.add(report.actor_id, report.episodes)
@@ -279,17 +272,6 @@ class TrainingSession:
         if subject not in self._logged:
             self._logged.add(subject)
             self.log(message)
-
-    def _log_first(self, actor_id: int) -> None:
-        """Log the first reports of the first and of the last actor."""
-        if self._at_work is None:
-            return
-        self._at_work.add(actor_id)
-        seconds = self._startup_seconds
-        self._log_once("first report", f"start-up: {seconds:.1f} s until actor {actor_id} was at work, the first one")
-        if len(self._at_work) >= self._executor.actors:
-            self._at_work = None
-            self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         entry, confirmed = self.evaluations.receive(result, self._point())

@@ -52,10 +52,8 @@ def train_inline(config: RunConfig, until: Callable[[Learner], bool], actors: in
 
 
 def messages_of(run: TrainingSession) -> list[str]:
-    """The messages since the last view, without those of the start."""
-    start = ("learner: ready", "actors: all are at work", "start-up: ")
-    messages = [event.text for event in run.view({}).events if isinstance(event, Message)]
-    return [message for message in messages if not message.startswith(start)]
+    """The messages since the last view."""
+    return [event.text for event in run.view({}).events if isinstance(event, Message)]
 
 
 def quick(**more: Any) -> RunConfig:
