@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 OnEvent = Callable[[Event], object]
 
 _VIEW_SECONDS = 1.0
-_MEASURING = "measuring the mean observation"
 
 
 class Result(NamedTuple):
@@ -176,18 +175,13 @@ class _Run:
     listener: _Listener
     started: float
 
-    @property
-    def measures_mean(self) -> bool:
-        """True if the run is new, and its network subtracts a mean observation."""
-        return not self.resume and self.first is None and centres_observations(self.config, self.spec)
-
 
 def _prepare(
     config: RunConfig, folder: RunFolder, listener: _Listener, preset: str, resume: bool, start_from: Path | None
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
     # Help, which imports this module, does without Gymnasium.
-    from actors.environments import environment_spec
+    from actors.environments import environment_spec, measure_observation_mean
 
     started = time.time()
     if resume:
@@ -227,22 +221,13 @@ def _prepare(
         if start_from is not None:
             first = weights_to_start_from(config, spec, RunFolder(start_from))
             spec = first.spec
+        elif centres_observations(config, spec):
+            listener(Preparing("measuring the mean observation"))
+            spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
     return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
-def _spec_of(run: _Run) -> "EnvironmentSpec":
-    """The spec, with the mean observation if the run measures one."""
-    if not run.measures_mean:
-        return run.spec
-    from actors.environments import measure_observation_mean
-
-    return replace(run.spec, observation_mean=measure_observation_mean(run.config.environment, run.config.seed))
-
-
 def _train_inline(run: _Run) -> dict[str, Any]:
-    if run.measures_mean:
-        run.listener(Preparing(_MEASURING))
-    run.spec = _spec_of(run)
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
@@ -302,14 +287,8 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
 
     listener = run.listener
     with disconnecting():
-        starting = "starting Ray" if run.budget else f"joining the cluster at {run.config.address}"
-        listener(Preparing(f"{starting}, {_MEASURING}" if run.measures_mean else starting))
-        # Beside Ray's start, which waits for its processes most of the time.
-        thread = futures.ThreadPoolExecutor(1)
-        spec = thread.submit(_spec_of, run)
-        thread.shutdown(wait=False)
+        listener(Preparing("starting Ray" if run.budget else f"joining the cluster at {run.config.address}"))
         connect(run.config, run.budget.actors if run.budget else 0)
-        run.spec = spec.result()
         placement, budget = _placed(run)
         config = run.config
         with _opened_folder(run, budget), machines_requested(config):
@@ -430,10 +409,9 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
                 say(warning and f"warning: {warning}")
             yield
         except BaseException as error:
-            early = isinstance(error, KeyboardInterrupt | OSError) and not run.listener.training
             if before is not None:
                 if not run.listener.progressed:
                     folder.settings_file.write_bytes(before)
-            elif early or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
+            elif not run.listener.training or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
                 folder.discard()
             raise
