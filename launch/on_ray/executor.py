@@ -26,8 +26,6 @@ _GLANCE_SECONDS = 0.01
 # A node's processes may end one after another, Ray's own last. So a node that responds at the death of an actor is
 # asked again after this time, and the actor counts as failed only then.
 _DYING_SECONDS = 2.0
-# A process has this time to end its call and to close its environments, before it is killed.
-_CLOSE_SECONDS = 5.0
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the worker pool starts others under new ids instead.
@@ -70,6 +68,9 @@ class RayExecutor(Executor):
     accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended. Ids of actors
     count up from `first_actor_id` and are never reused.
     """
+
+    # A process has this time to end its call and to close its environments, before it is killed.
+    _close_seconds = 5.0
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class RayExecutor(Executor):
         self._died.pop(actor_id, None)
         if actor_id in self._ended:
             self._ended.remove(actor_id)
-        self._close(self._workers.pop(actor_id))
+        self._close(self._workers.pop(actor_id), self._close_seconds)
 
     def add(self) -> int | None:
         slots = self._slots.slots_by_node()
@@ -203,7 +204,7 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         for worker in self._workers.values():
-            self._close(worker, _CLOSE_SECONDS if worker.responded else 0.0)
+            self._close(worker, self._close_seconds if worker.responded else 0.0)
         self._workers, self._calls, self._died = {}, {}, {}
         self._ended.clear()
         self._kill_closed()
@@ -263,7 +264,7 @@ class RayExecutor(Executor):
                 return None
         return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)
 
-    def _close(self, worker: WorkerHandle, seconds: float = _CLOSE_SECONDS) -> None:
+    def _close(self, worker: WorkerHandle, seconds: float) -> None:
         """Request a process to close its environments after its call, and kill it after these seconds at the latest."""
         if worker.connection is not None:
             self._transport.disconnect(worker.connection)

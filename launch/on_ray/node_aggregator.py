@@ -55,6 +55,9 @@ class NodeAggregator(WorkerProcess):
 class NodesExecutor(RayExecutor):
     """An `Executor` whose actor ids stand for aggregators, one on each node. For arguments see `RayExecutor`."""
 
+    # Its call, of 7.5 seconds by default, and those of its actors.
+    _close_seconds = 15.0
+
     @property
     def actors(self) -> int:
         return sum(worker.actors for worker in self._workers.values())

@@ -230,6 +230,21 @@ def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ra
     assert executor.free_slots() == 0
 
 
+def test_an_aggregator_has_time_to_close_its_actors(
+    cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    executor, _ = executor_over(cartpole)
+    executor.remove(5)
+    clock.now = 14.0
+    executor.next_completion()
+    assert ray.killed == [], "its call ends, and each actor has five seconds after its own"
+    clock.now = 15.0
+    executor.next_completion()
+    assert ray.killed == ray.processes
+
+
 @pytest.mark.parametrize(("kind", "arguments"), [(RayExecutor, 1), (NodesExecutor, 0)])
 def test_auto_gives_each_worker_the_device_of_its_node(
     kind: type[RayExecutor], arguments: int, cartpole: RunConfig, ray: FakeRay
