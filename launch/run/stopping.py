@@ -132,14 +132,14 @@ def confirmed_mean(returns: npt.NDArray[np.float64], tries: int, untrained: floa
     """What the confirmation that is number `tries` compares with the target; None: the mean.
 
     The first confirmation compares its mean. A later one subtracts the luck of the best of so many equal tries, in
-    standard errors of the mean. Its returns then include one episode of untrained play, since the error of a hundred
-    games without a lost one is nearly zero. A policy of Pong that loses 5 % of its games and has a mean of 17 is
-    confirmed at 18 within 40 tries by a quarter of the runs, by 99 of 100 if each compares its mean; one with a mean of
-    19 and 3 % takes 1.2 tries, not 1.1.
+    standard errors of the mean. Its returns then include one episode of untrained play, if its return is known: the
+    error of a hundred games without a lost one is nearly zero. A policy of Pong that loses 5 % of its games and has a
+    mean of 17 is confirmed at 18 within 40 tries by a quarter of the runs, by 99 of 100 if each compares its mean; one
+    with a mean of 19 and 3 % takes 1.2 tries, not 1.1.
     """
-    if tries == 1 or untrained is None or not np.isfinite(returns).all():
+    if tries == 1 or not np.isfinite(returns).all():
         return None
-    cautious = np.append(returns, untrained)
+    cautious = returns if untrained is None else np.append(returns, untrained)
     return float(cautious.mean() - luck(tries) * cautious.std(ddof=1) / math.sqrt(len(cautious)))
 
 
