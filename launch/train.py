@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus
-from launch.on_ray.placement import Placement, aggregation, place, place_here, placement_lines
+from launch.on_ray.placement import Placement, place, place_here, placement_lines, sums_of_nodes
 from launch.presets import PRESETS, advice_on_preset
 from launch.processes import without_collections
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
@@ -292,9 +292,9 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         placement, budget = _placed(run)
         config = run.config
         with _opened_folder(run, budget), machines_requested(config):
-            if config.learner.gradients_per_update > 1 or config.aggregation == "node":
-                level, why = aggregation(config, placement)
-                listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
+            if sums := sums_of_nodes(config, placement):
+                sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
+                listener.message(f"aggregation:  {sizes} gradients of a node make one message")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():
                 _start(run, budget)

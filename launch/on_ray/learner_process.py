@@ -27,7 +27,7 @@ from launch.loop.executor import Executor
 from launch.on_ray.cluster import ClusterSlots, cluster_nodes, on_node
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
-from launch.on_ray.placement import Placement, Slots, aggregation, place, placement_lines
+from launch.on_ray.placement import Placement, Slots, place, placement_lines, sums_of_nodes
 from launch.processes import without_collections
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
@@ -93,8 +93,8 @@ class LearnerProcess:
 
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
-            level, _ = aggregation(config, placement)
-            executor = (NodesExecutor if level == "node" else RayExecutor)(config, spec, slots, first_actor_id)
+            kind = NodesExecutor if sums_of_nodes(config, placement) else RayExecutor
+            executor = kind(config, spec, slots, first_actor_id)
             undo.callback(executor.close)
             return executor
 

@@ -202,26 +202,17 @@ def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
     return max(free, key=lambda node: free[node]) if free else None
 
 
-def aggregation(config: RunConfig, placement: Placement) -> tuple[Literal["none", "node"], str]:
-    """The level at which a run sums gradients, and the reason in words."""
-    if config.learner.gradients_per_update < 2:
-        return "none", "each gradient is applied by itself"
+def sums_of_nodes(config: RunConfig, placement: Placement) -> list[int]:
+    """The number of gradients in a sum of each node with actors; empty if each gradient travels by itself."""
+    if config.learner.gradients_per_update < 2 or config.aggregation == "none":
+        return []
     # A single machine may have more actors than cores.
     cores = {placement.learner.id: int(placement.learner.cores)}
     at_work = {node: min(count, cores.get(node, count)) for node, count in placement.actors.items()}
     sums = [gradients_together(config, count) for count in at_work.values()]
-    sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
-    if config.aggregation == "none":
-        return "none", "as requested"
-    if config.aggregation == "node":
-        return "node", f"as requested, sums of {sizes}"
-    if at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE:
-        return "none", "few actors, all on the learner's machine"
-    if config.learner.max_policy_lag is not None:
-        return "none", "not with --learner.max-policy-lag"
-    if max(sums) < 2:
-        return "none", "no node has several actors"
-    return "node", f"{sizes} gradients of a node make one message"
+    few = at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE
+    worthwhile = max(sums) > 1 and not few and config.learner.max_policy_lag is None
+    return sums if worthwhile or config.aggregation == "node" else []
 
 
 def gradients_together(config: RunConfig, actors: int) -> int:

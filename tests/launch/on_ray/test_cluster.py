@@ -20,12 +20,12 @@ from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
     Placement,
-    aggregation,
     gradients_together,
     place,
     place_here,
     placement_lines,
     slots_by_node,
+    sums_of_nodes,
 )
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -96,24 +96,23 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "requested", "limit", "level", "why"),
+    ("count", "requested", "limit", "sums"),
     [
-        (1, "node", None, "none", "applied by itself"),
-        (4, "auto", None, "node", "make one message"),
-        (8, "auto", None, "node", "4 gradients of a node"),
-        (9, "auto", None, "node", "3 gradients of a node"),
-        (7, "auto", None, "none", "no node has several actors"),
-        (4, "auto", 10, "none", "max-policy-lag"),
-        (4, "none", None, "none", "as requested"),
-        (8, "node", None, "node", "as requested, sums of 4"),
+        (1, "node", None, []),
+        (4, "auto", None, [4, 4]),
+        (8, "auto", None, [4, 4]),
+        (9, "auto", None, [3, 3]),
+        # No node has several actors.
+        (7, "auto", None, []),
+        (4, "auto", 10, []),
+        (4, "none", None, []),
+        (8, "node", None, [4, 4]),
     ],
 )
-def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
+def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, sums: list[int]) -> None:
     learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
     config = RunConfig(learner=learner, aggregation=requested, address="auto")
-    found, reason = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
-    assert found == level
-    assert why in reason
+    assert sums_of_nodes(config, place(config, [replace(HEAD, marked=True), *WORKERS])) == sums
 
 
 @pytest.mark.parametrize(
@@ -124,15 +123,14 @@ def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs:
     actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
     config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32))
     assert gradients_together(config, actors) == together
-    level, why = aggregation(config, Placement(HEAD, {"large": 63, "other": actors}))
-    assert level == "node", "each node has sums of its own size"
-    assert ("to" in why) is (together < 32)
+    placement = Placement(HEAD, {"large": 63, "other": actors})
+    assert sums_of_nodes(config, placement) == [32, together], "each node has sums of its own size"
 
 
-@pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])
-def test_one_machine_sums_where_many_actors_work(cores: int, level: str) -> None:
+@pytest.mark.parametrize(("cores", "sums"), [(16, [4]), (15, [])])
+def test_one_machine_sums_where_many_actors_work(cores: int, sums: list[int]) -> None:
     config = RunConfig(learner=LearnerConfig(gradients_per_update=4))
-    assert aggregation(config, place_here(ThreadBudget(cores, 64)))[0] == level
+    assert sums_of_nodes(config, place_here(ThreadBudget(cores, 64))) == sums
 
 
 def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
