@@ -276,12 +276,11 @@ class ClusterSlots(Slots):
     def slots_by_node(self) -> dict[str, int]:
         return slots_by_node(self._config, self.nodes(), self._learner)
 
-    def cores_of_actors(self, node_id: str) -> float:
-        return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
-
-    def config_on(self, node_id: str, config: RunConfig) -> RunConfig:
-        nodes = (node for node in self.nodes() if node.id == node_id)
-        return next((config_on(node, self._learner, config) for node in nodes), config)
+    def on_node(self, node_id: str, config: RunConfig) -> tuple[float, RunConfig]:
+        for node in self.nodes():
+            if node.id == node_id:
+                return cores_of_actors(node, self._learner), config_on(node, self._learner, config)
+        return 0.0, config
 
     def has_lost(self, node_id: str) -> bool:
         """True if this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""

@@ -174,8 +174,8 @@ class RayExecutor(Executor):
         if node is None:
             return None
         actor_id, self._next_id = self._next_id, self._next_id + 1
-        config = self._slots.config_on(node, self._config)
-        threads, resources = worker_resources(config, self._slots.cores_of_actors(node), slots[node])
+        cores, config = self._slots.on_node(node, self._config)
+        threads, resources = worker_resources(config, cores, slots[node])
         self._workers[actor_id] = self._start(self._actor_process, resources, config, node, 1, actor_id, threads)
         return actor_id
 

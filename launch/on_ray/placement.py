@@ -81,13 +81,9 @@ class Slots:
         """Number of actors that each node takes, by node id."""
         return self._slots
 
-    def cores_of_actors(self, node_id: str) -> float:  # noqa: ARG002
-        """Cores of a node that its actors share."""
-        return self._cores
-
-    def config_on(self, node_id: str, config: RunConfig) -> RunConfig:  # noqa: ARG002
-        """`config` with the device of a node's actors."""
-        return config
+    def on_node(self, node_id: str, config: RunConfig) -> tuple[float, RunConfig]:  # noqa: ARG002
+        """Cores of a node that its actors share, and `config` with the device of these actors."""
+        return self._cores, config
 
     def has_lost(self, node_id: str) -> bool:  # noqa: ARG002
         """True if this node is lost."""

@@ -258,7 +258,7 @@ def test_auto_gives_each_worker_the_device_of_its_node(
     # Two actors share the 7 cores that are left to them: each has one that launches graphs.
     shares = {"cpu": 1, "gpu": 2} if arguments else {"cpu": 1.0, "gpu": 7.0}
     for process in ray.processes:
-        share = process.arguments[3] if arguments else process.arguments[2].cores_of_actors("")
+        share = process.arguments[3] if arguments else process.arguments[2].on_node("", config)[0]
         assert share == shares[process.arguments[0].actor.device]
     assert sorted(devices) == [("cpu", 0.0), *[("gpu", 0.5 * arguments)] * gpu_actors]
 
