@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import gymnasium
-
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.on_ray.transport import Call, Channel, ChannelAddress, open_channel, serve
@@ -84,7 +82,7 @@ class ActorProcess(WorkerProcess):
             with without_collections(freeze=True):
                 self._actor = self.make_actor(config, spec, actor_id)
         except Exception as error:
-            self._not_made = why_not_made(error, config)
+            self._not_made = f"could not be made: {_one_line(error)}"
 
     def make_actor(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> "Actor":
         """Construct the actor, after TensorFlow's threads and device are set."""
@@ -119,16 +117,6 @@ def one_line_errors() -> Iterator[None]:
         yield
     except Exception as error:
         raise CallFailedError(_one_line(error)) from None
-
-
-def why_not_made(error: Exception, config: RunConfig) -> str:
-    """The reason why an actor could not be constructed, as one line that follows "actor 3 "."""
-    if not isinstance(error, gymnasium.error.UnregisteredEnv):
-        return f"could not be made: {_one_line(error)}"
-    return (
-        f"does not know --environment.id {config.environment.id}: {_one_line(error)} Name the module that registers "
-        f"it: --environment.import MODULE"
-    )
 
 
 def _one_line(error: Exception) -> str:
