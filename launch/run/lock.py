@@ -48,27 +48,20 @@ def lock_folder(folder: Path) -> IO[bytes]:
         file = path.open("a+b", buffering=0)
     except OSError as error:
         raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
-    locked = False
     try:
         _lock(file)
-        locked = True
         file.truncate(0)
         file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
         # The file stays open, and NFS shows other machines what was written when it is closed or synchronised.
         os.fsync(file.fileno())
     except OSError as error:
-        problem = f"cannot be written to: {error.strerror}"
-        if isinstance(error, BlockingIOError):
-            problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        elif not locked:
-            problem = (
-                f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with "
-                f"locks (for Lustre: mounted with flock)"
-            )
-        if new and not isinstance(error, BlockingIOError):
-            # An older one may be locked by a process on another machine, while the lock server does not respond here.
-            # On a full disk, another process that has opened the new one cannot write to it, either.
-            path.unlink(missing_ok=True)
+        problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
+        if not isinstance(error, BlockingIOError):
+            problem = f"cannot be locked and written to: {error.strerror}"
+            if new:
+                # An older one may be locked by a process on another machine, while the lock server does not respond
+                # here. On a full disk, another process that has opened the new one cannot write to it, either.
+                path.unlink(missing_ok=True)
         file.close()
         raise ConfigurationError(f"folder {folder} {problem}") from error
     return file

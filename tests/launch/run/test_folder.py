@@ -32,7 +32,7 @@ def test_a_full_disk_leaves_no_folder(tmp_path: Path) -> None:
     # No file may have a byte: the lock can be made, and not written.
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        with pytest.raises(ConfigurationError, match=f"^folder {tmp_path}/runs/new cannot be written to: "):
+        with pytest.raises(ConfigurationError, match=f"^folder {tmp_path}/runs/new cannot be locked and written to: "):
             RunFolder(tmp_path / "runs" / "new").make()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
