@@ -61,14 +61,6 @@ class PlayOptions(TypedDict, total=False):
     trust_imports: bool
 
 
-def _check_names(options: PlayOptions) -> None:
-    """Refuse other options of the commands, such as json: in Python a result is returned."""
-    for name in options:
-        if name not in PlayOptions.__annotations__:
-            names = ", ".join(PlayOptions.__annotations__)
-            raise TypeError(f"got an unexpected keyword argument {name!r}; there are episodes, {names}")
-
-
 class Run:
     """A trained run.
 
@@ -106,7 +98,6 @@ class Run:
         """
         from launch.results.evaluate import EvaluateArguments, score
 
-        _check_names(options)
         share_tensorflow()
         arguments = EvaluateArguments(run=self.path, episodes=episodes, **options)
         with imports_permitted(every=arguments.trust_imports):
@@ -144,7 +135,6 @@ class Run:
         """
         from launch.film.record import RecordArguments, film
 
-        _check_names(options)
         share_tensorflow()
         arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **options)
         with imports_permitted(every=arguments.trust_imports):
@@ -258,11 +248,7 @@ class Training:
             self._error = error
             if isinstance(error, KeyboardInterrupt) and not self._stop.interrupted:
                 # Nobody pressed Ctrl-C.
-                has_checkpoint = RunFolder(self.path).has_checkpoint
-                what = "its last checkpoint is kept" if has_checkpoint else "there is nothing to save"
-                self._error = TrainingFailedError(
-                    f"the run was stopped before it trained{has_checkpoint * ' on'}: {what}"
-                )
+                self._error = TrainingFailedError("the run was stopped before it trained")
         finally:
             if self._made:
                 discard_if_empty(self.path)
