@@ -33,40 +33,36 @@ class TrainingReturns:
         self.mean: float | None = None
         self.untrained: float | None = None
         self.recent = RecentReturn()
-        # The episodes of each environment among the last 100, one at least.
-        self._environments, self._episodes_each = environments, 1
-        # The last returns of each environment, by actor, in the order of the actors' last reports; and the smallest
-        # number of them that an environment has.
+        self._environments = environments
+        # The last returns of each environment, by actor, in the order of the actors' last reports.
         self._returns: dict[int, list[deque[float]]] = {}
-        self._fewest: dict[int, int] = {}
-        # `mean` is of other returns. `update` is called for each event, and most end no episode.
-        self._changed = False
+        # `update` is called for each event, and most end no episode: whether returns have changed since the last one,
+        # whether there were 100 episodes, and the actors.
+        self._changed, self._before = False, (False, 0)
 
     def add(self, actor_id: int, episodes: EpisodeStats) -> None:
         """Add the episodes in an actor's report."""
-        returns = self._returns.pop(actor_id, None)
-        if returns is None:
-            returns = [deque(maxlen=RETURN_WINDOW) for _ in range(self._environments)]
+        self._changed |= actor_id not in self._returns or len(episodes.returns) > 0
+        returns = self._returns.pop(actor_id, None) or [deque(maxlen=RETURN_WINDOW) for _ in range(self._environments)]
         self._returns[actor_id] = returns
         for environment, value in zip(episodes.environments.tolist(), episodes.returns.tolist(), strict=True):
             returns[environment].append(value)
-        if len(episodes.returns) or actor_id not in self._fewest:
-            self._fewest[actor_id] = min(map(len, returns))
-            self._changed = True
 
     def update(self, episodes: int, actors: int) -> None:
         """Set `is_representative` and the means, for `episodes` in the window and `actors` at work."""
         # The actors with the oldest reports: most are gone, and one that is not is counted anew from its next report.
         while len(self._returns) > actors:
-            gone = next(iter(self._returns))
-            del self._returns[gone], self._fewest[gone]
-            self._changed = True
-        everybody = 0 < actors == len(self._returns)
-        fewest = min(self._fewest.values()) if everybody and episodes >= RETURN_WINDOW else 0
+            del self._returns[next(iter(self._returns))]
+        now = episodes >= RETURN_WINDOW, actors
+        if not self._changed and now == self._before:
+            return
+        self._changed, self._before = False, now
+        fewest = 0
+        if episodes >= RETURN_WINDOW and 0 < actors == len(self._returns):
+            fewest = min(len(last) for returns in self._returns.values() for last in returns)
+        # The episodes of each environment among the last 100.
         each = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
-        if self._changed or (fewest > 0, each) != (self.is_representative, self._episodes_each):
-            self.mean = self._mean_of_last(each) if fewest >= each else None
-        self._changed, self.is_representative, self._episodes_each = False, fewest > 0, each
+        self.is_representative, self.mean = fewest > 0, self._mean_of_last(each) if fewest >= each else None
         if self.untrained is None:
             self.untrained = self.mean
 
