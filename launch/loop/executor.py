@@ -25,6 +25,9 @@ class Failed(NamedTuple):
     not_made: bool = False
     raised: bool = False
 
+    def __str__(self) -> str:
+        return f"actor {self.actor_id}: {self.reason}"
+
 
 class Replaced(NamedTuple):
     """A new actor with a new id took the place of a failed one."""
@@ -32,17 +35,26 @@ class Replaced(NamedTuple):
     failed: Failed
     replacement_id: int
 
+    def __str__(self) -> str:
+        return f"actor {self.replacement_id} replaces actor {self.failed.actor_id}"
+
 
 class Joined(NamedTuple):
     """An actor was started in a free slot."""
 
     actor_id: int
 
+    def __str__(self) -> str:
+        return f"actor {self.actor_id} joins"
+
 
 class Drained(NamedTuple):
     """An actor on a draining node has no call in flight any more and was ended."""
 
     actor_id: int
+
+    def __str__(self) -> str:
+        return f"actor {self.actor_id}: its node is draining; it has ended"
 
 
 Change = Failed | Replaced | Joined | Drained

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from launch.files import drop_half_line, to_json
 from launch.interrupts import take_all
-from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
@@ -340,23 +339,3 @@ class Messages:
         """The events since the last call."""
         # Another thread may add events meanwhile: they stay for the next call.
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
-
-
-def dropped_message(reason: str, count: int, actor_id: int) -> str | None:
-    """The message about the dropped report number `count` for a reason: the first, tenth, hundredth … has one."""
-    if count != 10 ** (len(str(count)) - 1):
-        return None
-    which = "a report" if count == 1 else f"the {count}th report"
-    return f"dropped {which} for the reason {reason}, of actor {actor_id}"
-
-
-def change_message(change: Change) -> str:
-    match change:
-        case Failed():
-            return f"actor {change.actor_id}: {change.reason}"
-        case Replaced(failed, replacement_id):
-            return f"actor {replacement_id} replaces actor {failed.actor_id}"
-        case Joined(actor_id):
-            return f"actor {actor_id} joins"
-        case Drained(actor_id):
-            return f"actor {actor_id}: its node is draining; it has ended"

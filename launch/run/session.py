@@ -9,7 +9,6 @@ Each pass of the loop takes one event of the coordinator, which is None when not
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +23,7 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, Timer, change_message, dropped_message
+from launch.run.metrics import Messages, Metrics, Timer
 from launch.run.returns import TrainingReturns
 from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, reason_to_stop
 from launch.run.storage import RemoteCopy
@@ -112,7 +111,6 @@ class TrainingSession:
         self._copy = None if config.storage is None else RemoteCopy(self.folder.path, config.storage, self.log)
         self._status: Status = "running"
         self._interrupted = False
-        self._dropped_reports: Counter[str] = Counter()
         # Subjects of `_log_once`.
         self._logged = set[str]()
 
@@ -245,7 +243,7 @@ class TrainingSession:
             case EvaluationLost():
                 self.evaluations.lose(event, self._point())
             case Failed() | Replaced() | Joined() | Drained():
-                self.log(change_message(event))
+                self.log(str(event))
                 crowding = self.config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding:
                     self._log_once("crowding", f"warning: {crowding}")
@@ -263,10 +261,8 @@ class TrainingSession:
                     "summary.json), and are in no mean return",
                 )
         if outcome.dropped is not None:
-            self._dropped_reports[outcome.dropped] += 1
-            message = dropped_message(outcome.dropped, self._dropped_reports[outcome.dropped], report.actor_id)
-            if message is not None:
-                self.log(f"{message}: {report.non_finite}" if report.non_finite else message)
+            line = f"dropped a report for the reason {outcome.dropped}, of actor {report.actor_id}; others are counted"
+            self._log_once(outcome.dropped, f"{line}: {report.non_finite}" if report.non_finite else line)
 
     def _log_once(self, subject: str, message: str) -> None:
         if subject not in self._logged:

@@ -15,7 +15,7 @@ from learners import make_learner, report
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, append_line, dropped_message
+from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, append_line
 from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import EpisodeStats, StageSeconds
@@ -207,13 +207,6 @@ def test_a_message_is_logged_and_shown_once(tmp_path: Path) -> None:
         assert (messages.take(), messages.take()) == ([Message("actor 3 joins")], [])
     (line,) = (tmp_path / "log.txt").read_text().splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d actor 3 joins", line)
-
-
-def test_dropped_reports_are_logged_tenfold() -> None:
-    told = {count: message for count in range(1, 1001) if (message := dropped_message("too_old", count, 7))}
-    assert list(told) == [1, 10, 100, 1000]
-    assert told[1] == "dropped a report for the reason too_old, of actor 7"
-    assert told[100] == "dropped the 100th report for the reason too_old, of actor 7"
 
 
 def test_a_learning_rate_that_ends_before_its_run() -> None:
