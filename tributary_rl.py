@@ -226,7 +226,7 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
     """An agent that acts: `Agent.act`.
 
     Args:
-        run: see `AnyRun`. What a URL names is fetched for the moment only.
+        run: see `AnyRun`.
         weights: best: of the best evaluation, or without evaluations of the best training return. latest: of the last
             checkpoint. auto: best if there is one.
         seed: of the actions that it samples.
@@ -235,11 +235,11 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
     Raises:
         ConfigurationError: there is no such run, or no weights that can be read.
     """
-    from launch.python.agent import load_agent
+    from launch.python.agent import Agent
     from launch.run.modules import imports_permitted
 
     with imports_permitted(every=trust_imports):
-        return load_agent(str(run), weights, seed)
+        return Agent(str(run), weights, seed)
 
 
 def evaluate(run: AnyRun, *, episodes: int = 100, **options: Unpack[PlayOptions]) -> dict[str, Any]:

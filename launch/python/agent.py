@@ -1,10 +1,8 @@
 """An agent that acts in a Python program: the weights of a run, from observations to actions. Imports no Ray."""
 
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -19,7 +17,6 @@ from actors.environments.values import as_array, as_mask, observation_check
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
 from launch.run.modules import changed_modules
-from launch.run.storage import fetch
 from launch.run.weights import WeightsName, load_weights
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
@@ -39,17 +36,18 @@ class Agent:
         version: number of updates that the weights have had.
 
     Args:
-        folder: of the run.
+        run: its folder, `latest`, `zoo:NAME`, or the URL of its copy.
         weights: which of its weights.
         seed: of the sampled actions.
     """
 
-    def __init__(self, folder: RunFolder, weights: WeightsName, seed: int) -> None:
+    def __init__(self, run: str, weights: WeightsName, seed: int) -> None:
+        folder = RunFolder(run_path(run))
         config = folder.read_config("run")
         self.config: RunConfig = config
         self._spec = folder.as_trained(config, environment_spec(config.environment))
         for line in changed_modules(config.environment, read_object(folder.manifest).get("modules", {})):
-            warnings.warn(f"{folder.name}: {line}", stacklevel=4)
+            warnings.warn(f"{folder.name}: {line}", stacklevel=3)
         self._environment = EnvironmentSide(config.environment, self._spec)
         share_tensorflow()
         self._seed = seed
@@ -123,15 +121,6 @@ class Agent:
             policy = self._policies[size] = self._new_policy(size)
             policy.assign(self._snapshot.parameters, self._snapshot.frames)
         return policy
-
-
-def load_agent(run: str, weights: WeightsName, seed: int) -> Agent:
-    """See `tributary_rl.load`."""
-    if "://" not in run:
-        return Agent(RunFolder(run_path(run)), weights, seed)
-    with tempfile.TemporaryDirectory(prefix="tributary-run-") as folder:
-        fetch(run, Path(folder))
-        return Agent(RunFolder(Path(folder)), weights, seed)
 
 
 class EnvironmentSide:
