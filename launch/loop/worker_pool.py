@@ -325,15 +325,10 @@ class Watchdog:
         return max(least, self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
 
 
-def backoff_seconds(failures: int) -> float:
-    """Seconds before another attempt, after this number of failures in a row: doubled each time, up to a minute."""
-    return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (failures - 1), _LONGEST_BACKOFF_SECONDS)
-
-
 class RestartPolicy:
     """The backoff before a replacement: none, unless replacements keep dying before their first report.
 
-    Then it doubles with each death, so that a lasting cause is not met again every second.
+    Then it doubles with each death, up to a minute, so that a lasting cause is not met again every second.
     """
 
     def __init__(self, config: SupervisionConfig) -> None:
@@ -365,7 +360,9 @@ class RestartPolicy:
             return None
         self._fruitless = self._fruitless + 1 if actor_id in self._unproven else 0
         self._unproven.discard(actor_id)
-        return backoff_seconds(self._fruitless) if self._fruitless else 0.0
+        if self._fruitless == 0:
+            return 0.0
+        return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
 
     def replaced_by(self, actor_id: int) -> None:
         """Record the id of a replacement, which has yet to report."""

@@ -14,7 +14,7 @@ driver.
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,7 +84,10 @@ class LearnerProcess:
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
         config, spec, folder, placement, resume, started, death, lock = start
-        if lock is not None and not _has_content(folder / LOCK_FILE, lock):
+        own_lock = None
+        with suppress(OSError):
+            own_lock = (folder / LOCK_FILE).read_bytes()
+        if lock not in (None, own_lock):
             problem = (
                 f"is not on {placement.learner.address}, the learner's node: name a folder that all nodes share, or "
                 f"type the command on that node"
@@ -117,13 +120,6 @@ class LearnerProcess:
 
     def interrupt(self) -> None:
         self._session.result().interrupt()
-
-
-def _has_content(file: Path, content: bytes) -> bool:
-    try:
-        return file.read_bytes() == content
-    except OSError:
-        return False
 
 
 def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], stop: StopRequest) -> Summary:

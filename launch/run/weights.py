@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -82,15 +83,6 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
     return WeightSnapshot(version, parameters), source
 
 
-def best_score(folder: RunFolder) -> tuple[str, float] | None:
-    """The measure of a run's best weights, and their mean return; None if the file is missing or damaged."""
-    try:
-        with np.load(folder.best_weights, allow_pickle=False) as best:
-            return str(best["measure"]), float(best["mean_return"])
-    except DAMAGE:
-        return None
-
-
 class FirstWeights(NamedTuple):
     """The weights that a new run starts from: those of another run, with its name and its mean observation in `spec`.
 
@@ -153,7 +145,10 @@ class BestWeights:
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:
         self._file, self._log = folder.best_weights, log
-        self._best = best_score(folder)
+        # The measure and the mean return. A file that is missing or damaged has none.
+        self._best: tuple[str, float] | None = None
+        with suppress(*DAMAGE), np.load(self._file, allow_pickle=False) as best:
+            self._best = str(best["measure"]), float(best["mean_return"])
 
     def keep_if_best(
         self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
