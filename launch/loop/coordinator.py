@@ -97,7 +97,7 @@ class Coordinator:
 
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
-            ConfigurationError: an actor could not be constructed before any has reported.
+            ConfigurationError: an actor could not be made, or its rollout raised, before any has reported.
         """
         self._publish()
         self.pool.start()
@@ -107,7 +107,7 @@ class Coordinator:
                 case GradientReport() | AggregatedReport():
                     yield from self._take(completion)
                 case ChildEvent():
-                    self._raise_if_not_made(completion.change)
+                    self._raise_if_first(completion.change)
                     yield self.pool.on_child_event(completion)
                     if isinstance(completion.change, Failed):
                         yield from self._lose_evaluation(completion.actor_id)
@@ -117,7 +117,7 @@ class Coordinator:
                 case EvaluationPart():
                     yield from self._take_part(completion)
                 case Failed():
-                    self._raise_if_not_made(completion)
+                    self._raise_if_first(completion)
                     yield from self._with_lost_evaluation([self.pool.on_failure(completion)])
                 case None:
                     # The caller looks at its clock: for rows, checkpoints, and limits of time.
@@ -185,10 +185,11 @@ class Coordinator:
             self._evaluation = None
             yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
-    def _raise_if_not_made(self, change: Change) -> None:
-        # After the first report it is known that actors can be constructed: later failures are replaced like others.
-        if isinstance(change, Failed) and change.not_made and not self.messages:
-            raise ConfigurationError(f"actor {change.actor_id} {change.reason}")
+    def _raise_if_first(self, change: Change) -> None:
+        # Usually an error in the environment's code, which no replacement repairs. After the first report it is known
+        # that actors can be made and play: later failures are replaced like others.
+        if isinstance(change, Failed) and change.raised and not self.messages:
+            raise ConfigurationError(str(change))
 
     def _publish(self) -> None:
         # Only new versions: a snapshot copies P floats, and an executor of processes copies them again at the first

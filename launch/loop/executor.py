@@ -15,14 +15,12 @@ class Failed(NamedTuple):
 
     Attributes:
         node_lost: the actor's node was lost, which is no evidence against the actor itself.
-        not_made: the process lives but could not construct the actor.
-        raised: the process lives and its rollout raised an error.
+        raised: the process lives; its actor could not be made, or its rollout raised an error.
     """
 
     actor_id: int
     reason: str
     node_lost: bool = False
-    not_made: bool = False
     raised: bool = False
 
     def __str__(self) -> str:

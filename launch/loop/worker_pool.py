@@ -198,12 +198,6 @@ class WorkerPool:
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
                 f"{failed.reason}"
             )
-        # Usually an error in the environment's code, which no backoff repairs.
-        if failed.raised and self._restarts.hopeless:
-            raise TrainingStoppedError(
-                f"no rollout was reported, and every replacement failed, too; the last, actor {failed.actor_id}: "
-                f"{failed.reason}"
-            )
         return wait
 
     def _follow_cluster(self) -> Iterator[Joined]:
@@ -337,16 +331,9 @@ class RestartPolicy:
         self._unproven: set[int] = set()
         # Replacements in a row that died before their first report.
         self._fruitless = 0
-        self._any_proven = False
-
-    @property
-    def hopeless(self) -> bool:
-        """True if no actor has ever reported, and replacements of replacements have failed as well."""
-        return not self._any_proven and self._fruitless > 1
 
     def proven(self, actor_id: int) -> None:
         """Record a report of the actor: the cause of earlier failures is over."""
-        self._any_proven = True
         if actor_id in self._unproven:
             self._unproven.discard(actor_id)
             self._fruitless = 0

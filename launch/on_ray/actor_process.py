@@ -58,14 +58,10 @@ class WorkerProcess:
 
 
 class CallFailedError(Exception):
-    """A call raised an error. The message is one line.
+    """A call raised an error, or the constructor before it. The message is one line.
 
     Ray passes on this exception in place of the original one, which it may not be able to pickle.
     """
-
-
-class ActorNotMadeError(Exception):
-    """An actor's process lives but could not construct its actor. The message is one line."""
 
 
 class ActorProcess(WorkerProcess):
@@ -95,11 +91,10 @@ class ActorProcess(WorkerProcess):
         """Run one rollout, or play on with a share of an evaluation; see `Actor`.
 
         Raises:
-            ActorNotMadeError: the constructor could not construct the actor.
-            CallFailedError: the call raised an error.
+            CallFailedError: the constructor or the call raised an error.
         """
         if self._not_made is not None:
-            raise ActorNotMadeError(self._not_made)
+            raise CallFailedError(self._not_made)
         with one_line_errors():
             if call.share is not None:
                 return self._actor.evaluate(call.weights, call.target, call.share)
@@ -116,7 +111,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise CallFailedError(_one_line(error)) from None
+        raise CallFailedError(f"its rollout raised: {_one_line(error)}") from None
 
 
 def _one_line(error: Exception) -> str:

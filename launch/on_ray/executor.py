@@ -11,7 +11,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskErr
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, WorkerProcess
+from launch.on_ray.actor_process import ActorProcess, CallFailedError, WorkerProcess
 from launch.on_ray.cluster import OUT_OF_MEMORY, on_node
 from launch.on_ray.placement import Slots, desired_actors, next_node, worker_resources
 from launch.on_ray.transport import Call, LocalConnection, LocalTransport
@@ -252,9 +252,6 @@ class RayExecutor(Executor):
 
     def _failed(self, actor_id: int, error: RayError) -> Failed | None:
         """The failure of an actor; None if its node, which responds, may be about to end like its process."""
-        raised = isinstance(error, RayTaskError)
-        if raised and isinstance(error.cause, ActorNotMadeError):
-            return Failed(actor_id, str(error.cause), not_made=True)
         lost = False
         if isinstance(error, RayActorError):
             node = self._workers[actor_id].node
@@ -262,6 +259,7 @@ class RayExecutor(Executor):
             if node and not lost and actor_id not in self._died:
                 self._died[actor_id] = error, time.monotonic() + _DYING_SECONDS
                 return None
+        raised = isinstance(error, RayTaskError)
         return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)
 
     def _close(self, worker: WorkerHandle, seconds: float) -> None:
@@ -285,7 +283,7 @@ class RayExecutor(Executor):
 def failure_reason(error: RayError) -> str:
     """The reason why a process or a call failed, in one line."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, CallFailedError):
-        return f"its rollout raised: {error.cause}"
+        return str(error.cause)
     reason = last_line(error)
     if isinstance(error, OutOfMemoryError):
         return OUT_OF_MEMORY

@@ -68,14 +68,16 @@ def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunCo
     assert failed in list(events)
 
 
-def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunConfig) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_an_error_of_an_actor_stops_a_run_without_reports(within: bool, cartpole: RunConfig) -> None:
+    failed = Failed(1, "its rollout raised: no such name", raised=True)
     executor, events, *_ = make(cartpole, actors=2)
-    executor.completions += [Failed(1, "does not know its environment", not_made=True)]
-    with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
+    executor.completions.append(ChildEvent(1, failed) if within else failed)
+    with pytest.raises(ConfigurationError, match="actor 1: its rollout raised: no such name"):
         next(events)
-    # One that comes later is replaced like any other: the environment can be made, as others have shown.
+    # One that comes later is replaced like any other: the environment can be played, as others have shown.
     executor, events, *_ = begun(cartpole, actors=2)
-    executor.completions.append(Failed(1, "has no memory", not_made=True))
+    executor.completions.append(failed)
     assert kinds(events, 2) == [Failed, Replaced]
 
 
@@ -107,20 +109,6 @@ def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:
     assert kinds(events, 3) == [Failed, Replaced, Failed]
     coordinator.stop()
     assert [type(event) for event in events] == [Outcome]
-
-
-@pytest.mark.parametrize("reported", [False, True])
-def test_errors_from_the_first_rollout_on_stop_the_run_early(reported: bool, cartpole: RunConfig) -> None:
-    executor, events, *_ = (begun if reported else make)(cartpole, actors=2, max_restarts=9)
-    first, second, third = (Failed(i, "its rollout raised: no such name", raised=True) for i in (1, 2, 3))
-    for failed in (first, second):
-        seconds_until_replaced(executor, events, failed)
-    executor.completions.append(third)
-    if reported:
-        assert isinstance(next(events), Failed)
-        return
-    with pytest.raises(TrainingStoppedError, match=r"no rollout was reported.*actor 3: its rollout raised: no such"):
-        next(events)
 
 
 def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
