@@ -65,13 +65,16 @@ class WorkerPool:
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
 
     Raises:
-        TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout. By
-            `on_child_event`, `on_failure` and `supervise`.
+        TrainingStoppedError: more actors died than may be replaced. By `on_child_event`, `on_failure` and `supervise`.
     """
 
     def __init__(self, executor: Executor, supervision: SupervisionConfig, clock: Callable[[], float]) -> None:
         self._executor, self._supervision, self._clock = executor, supervision, clock
-        self._watchdog, self._restarts = Watchdog(supervision), RestartPolicy(supervision)
+        self._watchdog = Watchdog(supervision)
+        self._deaths: deque[float] = deque()
+        # Replacements that have not reported yet, and the number of them in a row that died before they did.
+        self._unproven: set[int] = set()
+        self._fruitless = 0
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._draining: set[int] = set()
@@ -116,7 +119,10 @@ class WorkerPool:
         """Record that an actor completed its call."""
         self._set_unfinished(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
         self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
-        self._restarts.proven(report.actor_id)
+        if report.actor_id in self._unproven:
+            # The cause of earlier failures is over.
+            self._unproven.discard(report.actor_id)
+            self._fruitless = 0
 
     def on_part(self, part: EvaluationPart) -> None:
         """Record that an actor played a part of an evaluation, and dispatch to it again."""
@@ -189,16 +195,25 @@ class WorkerPool:
         self._executor.remove(actor_id)
 
     def _count_death(self, failed: Failed, now: float) -> float:
-        """Count a death against the limit. Returns the backoff of the replacement in seconds."""
-        # Limit and backoff are separate: many actors of one node may die at once, and all come back at once.
-        wait = self._restarts.died(failed.actor_id, now)
-        if wait is None:
+        """Count a death against the limit. Returns the backoff of the replacement in seconds.
+
+        There is none, unless replacements keep dying before their first report. Then it doubles with each death, so
+        that a lasting cause is not met again every second. Many actors of one node may die at once, and all come back
+        at once.
+        """
+        self._deaths.append(now)
+        while self._deaths[0] < now - _RESTART_WINDOW_SECONDS:
+            self._deaths.popleft()
+        if len(self._deaths) > self._supervision.max_restarts:
             raise TrainingStoppedError(
                 f"more actors died within {_RESTART_WINDOW_SECONDS:.0f} s than "
-                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
-                f"{failed.reason}"
+                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, {failed}"
             )
-        return wait
+        self._fruitless = self._fruitless + 1 if failed.actor_id in self._unproven else 0
+        self._unproven.discard(failed.actor_id)
+        if self._fruitless == 0:
+            return 0.0
+        return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
 
     def _follow_cluster(self) -> Iterator[Joined]:
         """Stop dispatching to draining nodes, and start actors in free slots."""
@@ -224,7 +239,7 @@ class WorkerPool:
                     self._due.remove(due)
                 break
             self._due.remove(due)
-            self._restarts.replaced_by(replacement_id)
+            self._unproven.add(replacement_id)
             self.actor_restarts += 1
             yield Replaced(due[1], replacement_id)
 
@@ -317,43 +332,6 @@ class Watchdog:
         # For its share of an evaluation an actor makes environments, as at its start.
         least = self._config.start_seconds if actor.evaluates else 0.0
         return max(least, self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
-
-
-class RestartPolicy:
-    """The backoff before a replacement: none, unless replacements keep dying before their first report.
-
-    Then it doubles with each death, up to a minute, so that a lasting cause is not met again every second.
-    """
-
-    def __init__(self, config: SupervisionConfig) -> None:
-        self._max_restarts = config.max_restarts
-        self._deaths: deque[float] = deque()
-        self._unproven: set[int] = set()
-        # Replacements in a row that died before their first report.
-        self._fruitless = 0
-
-    def proven(self, actor_id: int) -> None:
-        """Record a report of the actor: the cause of earlier failures is over."""
-        if actor_id in self._unproven:
-            self._unproven.discard(actor_id)
-            self._fruitless = 0
-
-    def died(self, actor_id: int, now: float) -> float | None:
-        """Seconds to wait before its replacement starts; None if too many actors died."""
-        self._deaths.append(now)
-        while self._deaths[0] < now - _RESTART_WINDOW_SECONDS:
-            self._deaths.popleft()
-        if len(self._deaths) > self._max_restarts:
-            return None
-        self._fruitless = self._fruitless + 1 if actor_id in self._unproven else 0
-        self._unproven.discard(actor_id)
-        if self._fruitless == 0:
-            return 0.0
-        return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
-
-    def replaced_by(self, actor_id: int) -> None:
-        """Record the id of a replacement, which has yet to report."""
-        self._unproven.add(actor_id)
 
 
 def worked_seconds(report: GradientReport | AggregatedReport) -> float:
