@@ -70,7 +70,7 @@ class WorkerPool:
 
     def __init__(self, executor: Executor, supervision: SupervisionConfig, clock: Callable[[], float]) -> None:
         self._executor, self._supervision, self._clock = executor, supervision, clock
-        self._watchdog = Watchdog(supervision)
+        self._watched: dict[int, _Watched] = {}
         self._deaths: deque[float] = deque()
         # Replacements that have not reported yet, and the number of them in a row that died before they did.
         self._unproven: set[int] = set()
@@ -107,18 +107,22 @@ class WorkerPool:
         if (self.stopping or draining) and share is None and not unfinished:
             return
         self._executor.dispatch(actor_id, share)
-        self._watchdog.dispatched(actor_id, self._clock(), evaluates=share is not None)
+        watched = self._watched.setdefault(actor_id, _Watched())
+        watched.since, watched.evaluates = self._clock(), share is not None
 
     def dispatch_idle(self) -> None:
         """Dispatch to actors without a call, which a run that stops has for an evaluation that goes on."""
         for actor_id in self._executor.actor_ids:
-            if not self._watchdog.at_work(actor_id):
+            if not self._at_work(actor_id):
                 self.dispatch(actor_id)
+
+    def _at_work(self, actor_id: int) -> bool:
+        return actor_id in self._watched and self._watched[actor_id].since is not None
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
         self._set_unfinished(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
-        self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
+        self._watched[report.actor_id].reported(self._clock(), worked_seconds(report))
         if report.actor_id in self._unproven:
             # The cause of earlier failures is over.
             self._unproven.discard(report.actor_id)
@@ -126,14 +130,14 @@ class WorkerPool:
 
     def on_part(self, part: EvaluationPart) -> None:
         """Record that an actor played a part of an evaluation, and dispatch to it again."""
-        self._watchdog.heard_from(part.actor_id)
+        self._watched[part.actor_id].since = None
         self.dispatch(part.actor_id)
 
     def on_child_event(self, event: ChildEvent) -> Change:
         """Count a change among the actors behind an aggregator, and dispatch to it again."""
         now = self._clock()
-        # A process starts or has just ended there.
-        self._watchdog.starts_again(event.actor_id)
+        # A process starts or has just ended there: the seconds so far say nothing about later ones.
+        self._watched[event.actor_id] = _Watched()
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
@@ -148,7 +152,7 @@ class WorkerPool:
         A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
         while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
-        self._watchdog.heard_from(heartbeat.actor_id)
+        self._watched[heartbeat.actor_id].since = None
         self._set_unfinished(heartbeat.actor_id, heartbeat.new_steps_follow)
         self.dispatch(heartbeat.actor_id)
 
@@ -167,7 +171,7 @@ class WorkerPool:
 
     def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
         """End an actor on a draining node if it has no call in flight."""
-        if actor_id in self._draining and not self._watchdog.at_work(actor_id):
+        if actor_id in self._draining and not self._at_work(actor_id):
             # An actor loses no rollout by this; an aggregator's actors may still have some under way.
             self._end(actor_id)
             yield Drained(actor_id)
@@ -177,8 +181,11 @@ class WorkerPool:
         now = self._clock()
         if now - self._checked >= _CHECK_SECONDS:
             self._checked = now
-            for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
-                yield self.on_failure(Failed(actor_id, reason))
+            for actor_id, watched in list(self._watched.items()):
+                reason = watched.hangs(now, self._supervision)
+                # A report may wait to be taken in, as after a pause of this process for a checkpoint on a slow disk.
+                if reason is not None and not self._executor.has_completed(actor_id):
+                    yield self.on_failure(Failed(actor_id, reason))
             yield from self._follow_cluster()
         # A replacement of an actor that was just found to hang may be due at once.
         yield from self._replace_due(self._clock())
@@ -189,7 +196,7 @@ class WorkerPool:
 
     def _end(self, actor_id: int) -> None:
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
-        self._watchdog.forget(actor_id)
+        self._watched.pop(actor_id, None)
         self._draining.discard(actor_id)
         self._unfinished.discard(actor_id)
         self._executor.remove(actor_id)
@@ -255,8 +262,8 @@ class WorkerPool:
 class _Watched:
     """The time at which an actor's call began, None without one, and the seconds of its rollouts.
 
-    The seconds of the first rollout are by the actor's own account: without the start of its process, and its imports.
-    `evaluates`: the last call is of an evaluation.
+    An actor hangs by the longest of its last rollouts. The seconds of the first one are by its own account: without the
+    start of its process, and its imports. `evaluates`: the last call is of an evaluation.
     """
 
     since: float | None = None
@@ -264,74 +271,34 @@ class _Watched:
     first: float | None = None
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
 
-    @property
-    def longest(self) -> float:
-        return max(self.last, default=0.0)
-
-
-class Watchdog:
-    """Finds hung actors by the longest of the last rollouts of each. All times are seconds of one monotonic clock."""
-
-    def __init__(self, config: SupervisionConfig) -> None:
-        self._config = config
-        self._actors: dict[int, _Watched] = {}
-
-    def dispatched(self, actor_id: int, now: float, *, evaluates: bool = False) -> None:
-        actor = self._actors.setdefault(actor_id, _Watched())
-        actor.evaluates, actor.since = evaluates, now
-
-    def reported(self, actor_id: int, now: float, worked: float) -> None:
-        """Record that the actor completed its call, `worked` seconds of which it worked by its own account."""
-        actor = self._actors[actor_id]
-        assert actor.since is not None, "a report ends a call"
-        if actor.first is None:
-            actor.first = worked
+    def reported(self, now: float, worked: float) -> None:
+        """Record that the call completed, `worked` seconds of which the actor worked by its own account."""
+        assert self.since is not None, "a report ends a call"
+        if self.first is None:
+            self.first = worked
         else:
             # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
-            actor.last.append(max(now - actor.since, worked))
-        self.heard_from(actor_id)
+            self.last.append(max(now - self.since, worked))
+        self.since = None
 
-    def heard_from(self, actor_id: int) -> None:
-        """Record that the call ended."""
-        self._actors[actor_id].since = None
-
-    def starts_again(self, actor_id: int) -> None:
-        """Record that the call ended, and that the duration of rollouts so far says nothing about later ones."""
-        self._actors[actor_id] = _Watched()
-
-    def at_work(self, actor_id: int) -> bool:
-        """True if the actor has a call in flight."""
-        return actor_id in self._actors and self._actors[actor_id].since is not None
-
-    def forget(self, actor_id: int) -> None:
-        self._actors.pop(actor_id, None)
-
-    def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
-        """The actors that are silent for too long, and a reason for each.
-
-        `has_completed`: whether a report of the actor waits to be taken in, as after a pause of this process itself for
-        a checkpoint on a slow disk. Such a wait is no fault of the actor.
-        """
-        reasons = {}
-        for actor_id, actor in self._actors.items():
-            if actor.since is None or now - actor.since <= self._deadline(actor) or has_completed(actor_id):
-                continue
-            history, setting = "it has not reported yet", "start-seconds"
-            if actor.first is not None:
-                history = f"its longest rollout took {max(actor.longest, actor.first):.1f} s"
-                setting = "start-seconds" if actor.evaluates else "hang-seconds"
-            reasons[actor_id] = (
-                f"no report for {now - actor.since:.0f} s, {history}: it hangs; where rollouts take so long, raise "
-                f"--supervision.{setting}"
-            )
-        return reasons
-
-    def _deadline(self, actor: _Watched) -> float:
-        if actor.first is None:
-            return self._config.start_seconds
-        # For its share of an evaluation an actor makes environments, as at its start.
-        least = self._config.start_seconds if actor.evaluates else 0.0
-        return max(least, self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
+    def hangs(self, now: float, config: SupervisionConfig) -> str | None:
+        """The reason if the actor is silent for too long."""
+        longest = max(self.last, default=0.0)
+        history, setting, limit = "it has not reported yet", "start-seconds", config.start_seconds
+        if self.first is not None:
+            history = f"its longest rollout took {max(longest, self.first):.1f} s"
+            limit = max(config.hang_seconds, _HANG_FACTOR * longest, _FIRST_FACTOR * self.first)
+            if self.evaluates:
+                # For its share of an evaluation an actor makes environments, as at its start.
+                limit = max(limit, config.start_seconds)
+            else:
+                setting = "hang-seconds"
+        if self.since is None or now - self.since <= limit:
+            return None
+        return (
+            f"no report for {now - self.since:.0f} s, {history}: it hangs; where rollouts take so long, raise "
+            f"--supervision.{setting}"
+        )
 
 
 def worked_seconds(report: GradientReport | AggregatedReport) -> float:
