@@ -25,7 +25,7 @@ from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Timer
 from launch.run.returns import TrainingReturns
-from launch.run.stopping import Evaluations, ReturnTarget, Status, TrainingPoint, reason_to_stop
+from launch.run.stopping import Evaluations, Status, TrainingPoint, reason_to_stop
 from launch.run.storage import RemoteCopy
 from launch.run.summary import LearnerDeath, RunCounts, run_summary
 from launch.run.tensorboard import TensorBoard
@@ -79,10 +79,7 @@ class TrainingSession:
         initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
         self.learner = Learner(config, policy.layout, initial)
         account, returns = self.learner.account, TrainingReturns(config.actor.environments)
-        target = ReturnTarget()
-        if config.stop_at_return is not None:
-            target = ReturnTarget(config.stop_at_return, config.stop_measure)
-        self.evaluations = Evaluations(config.evaluation, target, returns, self.log)
+        self.evaluations = Evaluations(config, returns, self.log)
         self._checkpoints = Checkpoints(
             self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
         )
@@ -224,7 +221,7 @@ class TrainingSession:
     def _stop_if_due(self) -> None:
         if self._status == "running":
             frames, seconds = self.learner.account.frames, self._elapsed_seconds
-            reason = reason_to_stop(self.config, self.evaluations.target, frames, seconds)
+            reason = reason_to_stop(self.config, frames, seconds, confirmed=self.evaluations.confirmed is not None)
             self._status = "interrupted" if self._interrupted else reason or "running"
             if self._status != "running":
                 self._coordinator.stop()

@@ -6,9 +6,7 @@ these weights, so that its mean is not a score: `tributary evaluate` plays other
 """
 
 import math
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
@@ -48,70 +46,12 @@ class TrainingPoint(NamedTuple):
 _CONFIRMING_SHARES = {"training_mean_return": 1.0, "recent_return": 0.5}
 
 
-@dataclass
-class ReturnTarget:
-    """The mean return at which a run stops, by default none, and the points at which it was crossed and confirmed.
-
-    With the measure `training` a crossing by `TrainingReturns`, or by `RecentReturn`, requests a confirmation. With the
-    measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
-
-    After a confirmation that failed the next one waits until half as many agent steps as it took have been played, and
-    until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many.
-
-    The best of several tries is high by luck, so that a policy below the target would be confirmed in the end: see
-    `confirmed_mean`.
-    """
-
-    # A checkpoint is strict JSON, which has no infinity.
-    mean_return: float = sys.float_info.max
-    measure: Literal["training", "evaluation"] = "training"
-    first: TrainingPoint | None = None
-    confirmed: TrainingPoint | None = None
-    confirming_agent_steps: int = 0
-    not_before_agent_steps: float = 0.0
-    # Confirmations that ended with a mean.
-    tries: int = 0
-
-    def crosses(self, at: TrainingPoint, *, representative: bool) -> bool:
-        """True if the run crosses the target here, and may confirm it. `representative`: see `TrainingReturns`."""
-        if self.measure != "training" or not representative or at.agent_steps < self.not_before_agent_steps:
-            return False
-        return any(
-            self._is_reached_by(getattr(at, name)) and self.confirming_agent_steps <= share * at.agent_steps
-            for name, share in _CONFIRMING_SHARES.items()
-        )
-
-    def evaluated(self, mean: float | None, at: TrainingPoint, *, confirms: bool, least: float | None = None) -> None:
-        """Compare an evaluation of the weights of a point, which a crossing has requested if it `confirms`.
-
-        `least`: the `confirmed_mean`, which is compared in place of the mean.
-        """
-        evaluated = at._replace(evaluation_mean_return=mean)
-        if confirms and self.first == at:
-            self.first = evaluated
-        self.tries += confirms
-        compared = mean if least is None else least
-        if self._is_reached_by(compared) and (confirms or self.measure == "evaluation"):
-            self.first = self.first or evaluated
-            self.confirmed = evaluated
-
-    def _is_reached_by(self, mean: float | None) -> bool:
-        # Without the test a NaN would not be below the target, and an infinity above it.
-        return mean is not None and math.isfinite(mean) and mean >= self.mean_return
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `dataclasses.asdict`, unless the target has changed."""
-        if (state["mean_return"], state["measure"]) == (self.mean_return, self.measure):
-            vars(self).update(state)
-            self.first, self.confirmed = (point and TrainingPoint(*point) for point in (self.first, self.confirmed))
-
-
-def reason_to_stop(config: RunConfig, target: ReturnTarget, frames: int, seconds: float) -> Status | None:
+def reason_to_stop(config: RunConfig, frames: int, seconds: float, *, confirmed: bool) -> Status | None:
     """The status of a run that stops after `frames` and `seconds` of training; None if it goes on.
 
-    When several rules hold, a confirmed target comes before the limits that it made unnecessary.
+    When several rules hold, a `confirmed` target comes before the limits that it made unnecessary.
     """
-    if target.confirmed is not None:
+    if confirmed:
         return "return_reached"
     if frames >= config.total_frames:
         return "frames_reached"
@@ -186,27 +126,51 @@ def predicted_verdict(
 
 
 class Evaluations:
-    """Requests regular evaluations and confirmations of the target, one at a time, and compares the results with it.
+    """Requests regular evaluations and confirmations of --stop-at-return, one at a time, and compares the results.
 
-    When an evaluation is lost, the next regular one comes at its usual time, and a confirmation counts as a failed one.
+    With the measure `training` a crossing by `TrainingReturns`, or by `RecentReturn`, requests a confirmation. With the
+    measure `evaluation` a regular evaluation that reaches the target is crossing and confirmation in one.
+
+    After a confirmation that failed the next one waits until half as many agent steps as it took have been played, and
+    until those of all confirmations are at most as many as those of training, for `RecentReturn` half as many. The best
+    of several tries is high by luck: see `confirmed_mean`. When an evaluation is lost, the next regular one comes at
+    its usual time, and a confirmation counts as a failed one.
 
     Attributes:
         every_frames: frames between regular evaluations; 0 if none is to come.
+        first, confirmed: the points at which the target was crossed and confirmed.
+        tries: confirmations that ended with a mean.
         last: the entry of the last evaluation, for the summary.
         seconds: of training, during which evaluations were under way.
         agent_steps: agent steps of evaluations. None of them is in a count of training.
     """
 
-    def __init__(
-        self, config: EvaluationConfig, target: ReturnTarget, returns: TrainingReturns, log: Callable[[str], None]
-    ) -> None:
-        self.target, self.returns, self._config, self._log = target, returns, config, log
-        self.every_frames = config.every_frames
+    def __init__(self, config: RunConfig, returns: TrainingReturns, log: Callable[[str], None]) -> None:
+        self.returns, self._config, self._log = returns, config.evaluation, log
+        self._target, self._measure = config.stop_at_return, config.stop_measure
+        self.every_frames = config.evaluation.every_frames
         self._since_frames = 0
         # The weights of the evaluation under way, and whether it is a confirmation.
         self._under_way: tuple[TrainingPoint, bool] | None = None
+        self.first: TrainingPoint | None = None
+        self.confirmed: TrainingPoint | None = None
+        self.tries = self._confirming_agent_steps = 0
+        self._not_before_agent_steps = 0.0
         self.last: dict[str, Any] | None = None
         self.seconds, self.agent_steps = 0.0, 0
+
+    def _reaches(self, mean: float | None) -> bool:
+        # Without the test an infinity would reach any target.
+        return self._target is not None and mean is not None and math.isfinite(mean) and mean >= self._target
+
+    def _crosses(self, at: TrainingPoint) -> bool:
+        """True if the run crosses the target here, and may confirm it."""
+        if self._measure != "training" or at.agent_steps < self._not_before_agent_steps:
+            return False
+        return self.returns.is_representative and any(
+            self._reaches(getattr(at, name)) and self._confirming_agent_steps <= share * at.agent_steps
+            for name, share in _CONFIRMING_SHARES.items()
+        )
 
     def request_if_due(
         self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy, EvaluationConfig, GoesOn | None], bool]
@@ -215,21 +179,21 @@ class Evaluations:
 
         None is due after the target is confirmed. `evaluate` returns False if none can begin now.
         """
-        target, config = self.target, self._config
-        if self._under_way is not None or target.confirmed is not None:
+        config, target = self._config, self._target
+        if self._under_way is not None or self.confirmed is not None:
             return
-        confirms = target.crosses(at, representative=self.returns.is_representative)
+        confirms = self._crosses(at)
         due = 0 < self.every_frames <= at.frames - self._since_frames
         if not (confirms or due):
             return
 
         def goes_on(returns: npt.NDArray[np.float64]) -> bool:
-            untrained, tries = self.returns.untrained, target.tries + 1 if confirms else 1
-            verdict = predicted_verdict(returns, config.episodes, target.mean_return, untrained, tries)
+            untrained, tries = self.returns.untrained, self.tries + 1 if confirms else 1
+            verdict = target is not None and predicted_verdict(returns, config.episodes, target, untrained, tries)
             # A regular evaluation that reaches the target is played to its end: it is a point of the curve, too.
             return verdict is None or (verdict and not confirms)
 
-        ends_early = confirms or target.measure == "evaluation"
+        ends_early = confirms or (target is not None and self._measure == "evaluation")
         policy = CONFIRMING_POLICY if confirms else config.policy
         if not evaluate(policy, config, goes_on if ends_early else None):
             return
@@ -237,12 +201,12 @@ class Evaluations:
         if not confirms:
             self._since_frames = at.frames
             return
-        target.first = target.first or at
+        self.first = self.first or at
         by_recent = "" if at.recent_return is None else f" ({at.recent_return:.2f} by the latest rewards)"
         mean = "unknown" if at.training_mean_return is None else f"{at.training_mean_return:.2f}"
         self._log(
-            f"the mean return of training is {mean}{by_recent}, and the target is {target.mean_return:g}: an "
-            f"evaluation of update {at.update} checks it"
+            f"the mean return of training is {mean}{by_recent}, and the target is {target:g}: an evaluation of update "
+            f"{at.update} checks it"
         )
 
     def receive(self, result: EvaluationResult, now: TrainingPoint) -> tuple[dict[str, Any], bool]:
@@ -255,13 +219,20 @@ class Evaluations:
         entry = evaluation_entry(result, self.returns.untrained)
         self.last = entry = entry | {"confirms": confirms, "seconds": now.seconds - at.seconds}
         self._log(f"{'confirming ' * confirms}evaluation of update {result.snapshot.version}: {evaluation_line(entry)}")
-        tries = self.target.tries + 1 if confirms else 1
-        least = confirmed_mean(result.episodes.returns, tries, self.returns.untrained)
-        self.target.evaluated(entry["mean_return"], at, confirms=confirms, least=least)
-        if least is not None and least < self.target.mean_return <= entry["mean_return"]:
-            self._log(f"the best of {tries} tries may be as high by luck: it counts as {least:.2f}")
+        mean = counted = entry["mean_return"]
+        evaluated = at._replace(evaluation_mean_return=mean)
+        if confirms:
+            self.tries += 1
+            least = confirmed_mean(result.episodes.returns, self.tries, self.returns.untrained)
+            counted = mean if least is None else least
+            if self.first == at:
+                self.first = evaluated
+            if self._reaches(mean) and not self._reaches(counted):
+                self._log(f"the best of {self.tries} tries may be as high by luck: it counts as {counted:.2f}")
+        if self._reaches(counted) and (confirms or self._measure == "evaluation"):
+            self.first, self.confirmed = self.first or evaluated, evaluated
         point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds}
-        return point | entry, self.target.confirmed is not None
+        return point | entry, self.confirmed is not None
 
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
@@ -277,24 +248,28 @@ class Evaluations:
         self.seconds += now.seconds - at.seconds
         self.agent_steps += agent_steps
         if confirms:
-            self.target.confirming_agent_steps += agent_steps
-            self.target.not_before_agent_steps = now.agent_steps + agent_steps / 2
+            self._confirming_agent_steps += agent_steps
+            self._not_before_agent_steps = now.agent_steps + agent_steps / 2
         return at, confirms
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint. An evaluation under way is not in it: it is lost with its process."""
         return {
-            "return_target": asdict(self.target),
             "untrained_return": self.returns.untrained,
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
             "evaluation_seconds": self.seconds,
             "evaluation_agent_steps": self.agent_steps,
+            "return_target": [self._target, self._measure],
+            "crossings": [self.first, self.confirmed],
+            "confirmations": [self.tries, self._confirming_agent_steps, self._not_before_agent_steps],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`; other keys are ignored."""
+        """The inverse of `state`, without the crossings of another target; other keys are ignored."""
         self.returns.untrained, self.last = state["untrained_return"], state["last_evaluation"]
         self._since_frames = state["evaluated_frames"]
         self.seconds, self.agent_steps = state["evaluation_seconds"], state["evaluation_agent_steps"]
-        self.target.restore(state["return_target"])
+        if state["return_target"] == [self._target, self._measure]:
+            self.first, self.confirmed = (point and TrainingPoint(*point) for point in state["crossings"])
+            self.tries, self._confirming_agent_steps, self._not_before_agent_steps = state["confirmations"]

@@ -75,7 +75,7 @@ def run_summary(
     status: Status, learner: "Learner", counts: RunCounts, actor: ActorConfig, evaluations: Evaluations
 ) -> dict[str, Any]:
     """The content of summary.json."""
-    first, confirmed = evaluations.target.first, evaluations.target.confirmed
+    first, confirmed = evaluations.first, evaluations.confirmed
     account, ledger = learner.account, learner.account.ledger
     # With pending gradients, which no update will apply: sampled = applied + dropped holds at the end.
     ended = ledger.if_it_ends()
@@ -100,7 +100,7 @@ def run_summary(
         "untrained_mean_return": evaluations.returns.untrained,
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
-        "confirmation_tries": evaluations.target.tries,
+        "confirmation_tries": evaluations.tries,
         "episodes": account.episodes,
         "non_finite_returns": account.non_finite_returns,
         "target_updates": learner.target_updates,

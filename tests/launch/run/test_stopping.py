@@ -12,7 +12,6 @@ from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, eva
 from launch.run.returns import TrainingReturns
 from launch.run.stopping import (
     Evaluations,
-    ReturnTarget,
     TrainingPoint,
     confirmed_mean,
     luck,
@@ -28,20 +27,18 @@ def at(episodes: int, mean: float | None = 19.0, recent: float | None = None) ->
     return TrainingPoint(episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean, recent_return=recent)
 
 
-def target_of(measure: Any = "training") -> ReturnTarget:
-    return ReturnTarget(18.0, measure)
-
-
-def evaluations_of(target: ReturnTarget, every_frames: int = 0, log: Any = lambda _: None) -> Evaluations:
+def evaluations_of(
+    target: float | None = 18.0, measure: Any = "training", every_frames: int = 0, log: Any = lambda _: None
+) -> Evaluations:
     """The mean of the last training episodes counts, and that of untrained play is -20."""
-    returns = TrainingReturns(1)
+    returns, evaluation = TrainingReturns(1), EvaluationConfig(every_frames=every_frames, policy="greedy")
     returns.is_representative, returns.untrained = True, -20.0
-    return Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), target, returns, log)
+    return Evaluations(RunConfig(stop_at_return=target, stop_measure=measure, evaluation=evaluation), returns, log)
 
 
-def restored(evaluations: Evaluations, target: ReturnTarget, every_frames: int = 0) -> Evaluations:
+def restored(evaluations: Evaluations, **options: Any) -> Evaluations:
     """Evaluations that go on from the checkpoint of others."""
-    found = evaluations_of(target, every_frames)
+    found = evaluations_of(**options)
     found.returns.untrained = None
     found.restore(json.loads(json.dumps(evaluations.state())))
     return found
@@ -78,16 +75,15 @@ def confirmed(evaluations: Evaluations, mean: float, now: TrainingPoint, agent_s
 
 
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
-    target = target_of()
-    evaluations = evaluations_of(target)
+    evaluations = evaluations_of()
     assert updates(evaluations, at(150, 17.9), at(160, 12.0, recent=17.9)) == []
     evaluations.returns.is_representative = False
     assert updates(evaluations, at(165, 18.5)) == [], "an environment is in its first episode"
     evaluations.returns.is_representative = True
     assert updates(evaluations, at(170, 18.0), at(180)) == [170], "one at a time"
-    assert (target.first, target.confirmed) == (at(170, 18.0), None)
+    assert (evaluations.first, evaluations.confirmed) == (at(170, 18.0), None)
     assert confirmed(evaluations, 18.0, at(190))
-    assert target.confirmed == target.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
+    assert evaluations.confirmed == evaluations.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
     assert updates(evaluations, at(400)) == [], "there is nothing more to confirm"
 
 
@@ -95,7 +91,7 @@ def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
 def test_short_episodes_do_not_decide_a_crossing(long: float, short: float, crosses: bool) -> None:
     """Those of environment 0 are ten times as long as the others'. The last 100 of all would decide the contrary."""
     returns, last = TrainingReturns(4), deque[float](maxlen=100)
-    evaluations = Evaluations(EvaluationConfig(), target_of(), returns, lambda _: None)
+    evaluations = Evaluations(RunConfig(stop_at_return=18.0), returns, lambda _: None)
     for _ in range(30):
         which, values = np.array([1, 2, 3] * 10 + [0]), np.array([short] * 30 + [long])
         returns.add(0, EpisodeStats(values, np.ones(31, np.int64), {}, which))
@@ -106,49 +102,45 @@ def test_short_episodes_do_not_decide_a_crossing(long: float, short: float, cros
 
 
 def test_the_latest_rewards_cross_before_the_mean_of_training() -> None:
-    assert updates(evaluations_of(target_of()), at(160, 12.5, recent=18.1)) == [160]
+    assert updates(evaluations_of(), at(160, 12.5, recent=18.1)) == [160]
 
 
 def test_after_a_failed_confirmation_the_next_one_waits() -> None:
     """Also after a resume. Ten agent steps an episode."""
-    target = target_of()
-    evaluations = evaluations_of(target)
+    evaluations = evaluations_of()
     assert updates(evaluations, at(170)) == [170]
     # It takes 1,600 agent steps: 800 new ones are half as many.
     assert not confirmed(evaluations, 14.92, at(170), 1_600)
-    assert target.first == at(170)._replace(evaluation_mean_return=14.92)
-    evaluations = restored(evaluations, target_of())
+    assert evaluations.first == at(170)._replace(evaluation_mean_return=14.92)
+    evaluations = restored(evaluations)
     assert updates(evaluations, at(249), at(250)) == [250]
     # With 2,400 more it is 4,000: as many as of training, and half as many for the latest rewards.
     assert not confirmed(evaluations, 17.0, at(250), 2_400)
-    target = target_of()
-    evaluations = restored(evaluations, target)
+    evaluations = restored(evaluations)
     assert updates(evaluations, at(399), at(410, 17.0, recent=20.0), at(799, 17.0, recent=20.0), at(400)) == [400]
     # The third try, of four episodes.
     assert confirmed(evaluations, 60.0, at(400))
-    assert (target.first.update, target.confirmed.update) == (170, 400)
-    assert target.confirmed.evaluation_mean_return == 60.0
-    for other in (ReturnTarget(19.0, "training"), target_of("evaluation")):
-        assert restored(evaluations, other).target.first is None, "another target was not crossed"
+    assert (evaluations.first.update, evaluations.confirmed.update) == (170, 400)
+    assert evaluations.confirmed.evaluation_mean_return == 60.0
+    for other in ({"target": 19.0}, {"measure": "evaluation", "every_frames": 400}):
+        assert restored(evaluations, **other).first is None, "another target was not crossed"
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
-    target = target_of("evaluation")
-    evaluations = evaluations_of(target, every_frames=400)
+    evaluations = evaluations_of(measure="evaluation", every_frames=400)
     assert updates(evaluations, at(200)) == [200]
     assert not confirmed(evaluations, 17.0, at(205))
-    assert target.first is None
+    assert evaluations.first is None
     assert updates(evaluations, at(210, None)) == [210]
     assert confirmed(evaluations, 18.0, at(215))
-    assert target.first == target.confirmed == at(210, None)._replace(evaluation_mean_return=18.0)
+    assert evaluations.first == evaluations.confirmed == at(210, None)._replace(evaluation_mean_return=18.0)
 
 
 @pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
 def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
-    target = target_of()
-    assert not target.crosses(at(170, mean), representative=True)
-    target.evaluated(mean, at(170), confirms=True)
-    assert target.confirmed is None
+    evaluations = evaluations_of()
+    assert updates(evaluations, at(170, mean), at(180)) == [180]
+    assert not confirmed(evaluations, np.nan if mean is None else mean, at(190))
 
 
 def test_collapsed_episodes_are_near_untrained_play() -> None:
@@ -161,15 +153,14 @@ def test_collapsed_episodes_are_near_untrained_play() -> None:
 
 def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
     config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
-    reached = replace(target_of(), confirmed=at(170))
-    assert reason_to_stop(config, target_of(), 999, 59.9) is None
-    assert reason_to_stop(config, ReturnTarget(), 999, 60.0) == "time_reached"
-    assert reason_to_stop(config, ReturnTarget(), 1_000, 60.0) == "frames_reached"
-    assert reason_to_stop(config, reached, 1_000, 60.0) == "return_reached"
+    assert reason_to_stop(config, 999, 59.9, confirmed=False) is None
+    assert reason_to_stop(config, 999, 60.0, confirmed=False) == "time_reached"
+    assert reason_to_stop(config, 1_000, 60.0, confirmed=False) == "frames_reached"
+    assert reason_to_stop(config, 1_000, 60.0, confirmed=True) == "return_reached"
 
 
 def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
-    evaluations = evaluations_of(target_of())
+    evaluations = evaluations_of()
     requested(evaluations, at(169), begins=False)
     assert updates(evaluations, at(170), at(180)) == [170], "none could begin before"
     evaluations.lose(EvaluationLost("actor 1 ended", 300), at(190))
@@ -180,13 +171,13 @@ def test_a_confirmation_that_is_lost_counts_as_a_failed_one() -> None:
 
 
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = evaluations_of(ReturnTarget(), every_frames=400)
+    evaluations = evaluations_of(None, every_frames=400)
     assert updates(evaluations, at(9), at(10), at(11), at(100)) == [10]
     point, _ = evaluations.receive(result(10, 3.0), at(28))
     assert (point["frames"], point["seconds"], point["confirms"]) == (400, 9.0, False)
     assert updates(evaluations, at(19), at(20), at(100)) == [20]
     # The one under way is lost with its process.
-    evaluations = restored(evaluations, ReturnTarget(), every_frames=400)
+    evaluations = restored(evaluations, target=None, every_frames=400)
     assert (evaluations.seconds, evaluations.agent_steps, evaluations.returns.untrained) == (9.0, 40, -20.0)
     assert updates(evaluations, at(29), at(30)) == [30]
     evaluations.lose(EvaluationLost("actor 1 ended", 0), at(35))
@@ -196,7 +187,7 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
 
 
 def test_a_confirmation_moves_no_regular_evaluation() -> None:
-    evaluations = evaluations_of(target_of(), every_frames=400)
+    evaluations = evaluations_of(every_frames=400)
     assert updates(evaluations, at(170, 17.0)) == [170]
     assert not confirmed(evaluations, 17.0, at(171))
     assert updates(evaluations, at(175, 18.0)) == [175]
@@ -226,7 +217,7 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
 
 def test_a_crossing_comes_before_a_regular_evaluation() -> None:
     logged = list[str]()
-    evaluations = evaluations_of(target_of(), every_frames=400, log=logged.append)
+    evaluations = evaluations_of(every_frames=400, log=logged.append)
     assert [policy for _, policy, _ in requested(evaluations, at(170, 17.0))] == ["greedy"]
     assert not confirmed(evaluations, 30.0, at(170)), "a regular one confirms no training return"
     assert [policy for _, policy, _ in requested(evaluations, at(180, 18.0))] == ["sampled"]
@@ -250,7 +241,8 @@ def test_a_crossing_comes_before_a_regular_evaluation() -> None:
 )
 def test_which_evaluations_end_early(measure: Any, mean: float, goes_on: bool) -> None:
     """A confirmation ends with its verdict, and a regular evaluation only if it misses a target that it measures."""
-    evaluations = evaluations_of(ReturnTarget() if measure is None else target_of(measure), every_frames=400)
+    target = {"target": None} if measure is None else {"measure": measure}
+    evaluations = evaluations_of(**target, every_frames=400)
     ((_, _, look),) = requested(evaluations, at(170, 18.0))
     returns = mean + np.array([-0.5, 0.5] * 20)
     assert (look is None or look(returns)) is goes_on
@@ -282,14 +274,12 @@ def test_an_early_verdict_has_the_documented_error_rates(share: float | None) ->
 
 def tries_to_a_verdict(generator: np.random.Generator, mean: float, share: float, most: int) -> int:
     """The number of the confirmation that a policy of Pong passes, which loses a share of its games; 0 for none."""
-    target = target_of()
     for tries in range(1, most + 1):
         returns = lost_games(generator, share) + mean - 18.0
         looks = {n: predicted_verdict(returns[:n], 100, 18.0, -20.5, tries) for n in (20, 40, 60, 80)}
         played = returns[: next((n for n, verdict in looks.items() if verdict is not None), 100)]
         least = confirmed_mean(played, tries, -20.5)
-        target.evaluated(float(played.mean()), at(170), confirms=True, least=least)
-        if target.confirmed is not None:
+        if (played.mean() if least is None else least) >= 18.0:
             return tries
     return 0
 
@@ -318,15 +308,14 @@ def test_a_later_try_takes_off_what_luck_gives() -> None:
     assert confirmed_mean(returns, 1, -21.0) is None
     assert confirmed_mean(np.array([1.0, np.nan]), 3, -21.0) is None
     logged = list[str]()
-    evaluations = evaluations_of(target_of(), log=logged.append)
+    evaluations = evaluations_of(log=logged.append)
     for update, tries in ((170, 1), (180, 2)):
-        evaluations.target.not_before_agent_steps = 0.0
         assert updates(evaluations, at(update)) == [update]
         # The first is below; at the second 18.4, less the further game, is too little.
         assert not confirmed(evaluations, 17.9 if tries == 1 else 18.4, at(update))
-        assert evaluations.target.tries == tries
+        assert evaluations.tries == tries
     assert logged[-1] == "the best of 2 tries may be as high by luck: it counts as 6.19"
-    assert restored(evaluations, target_of()).target.tries == 2
+    assert restored(evaluations).tries == 2
 
 
 def test_a_verdict_comes_early_where_the_mean_is_far_from_the_target() -> None:
