@@ -45,8 +45,8 @@ _LOOKUP_SECONDS = 2.0
 OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
 _TOKEN_REFUSED = re.compile(rb".*InvalidAuthToken")
 _NODE_SECONDS = 1.0
-# Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
-_RETRY_SECONDS = 10.0
+# A node that does not respond is passed over for this time. Then Ray's server has noticed, or the node was only busy.
+_SILENT_SECONDS = 60.0
 # The custom resource that marks the node of the learner.
 _LEARNER_RESOURCE = "learner"
 
@@ -261,7 +261,7 @@ class ClusterSlots(Slots):
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self._learner = config, learner
         self._nodes: list[Node] = []
-        # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
+        # Nodes that did not respond, and until when they are passed over.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
 
@@ -269,7 +269,7 @@ class ClusterSlots(Slots):
         """The responding nodes among those that Ray's server lists as alive."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
-            self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
+            self._nodes = [node for node in cluster_nodes() if self._silent.get(node.id, now) <= now]
             self._looked_up = now
         return self._nodes
 
@@ -290,17 +290,9 @@ class ClusterSlots(Slots):
         if _responds(node):
             return False
         # From now on its slots are not offered, before Ray's server has noticed.
-        self._silent[node_id] = time.monotonic()
+        self._silent[node_id] = time.monotonic() + _SILENT_SECONDS
         self._nodes.remove(node)
         return True
-
-    def _is_silent(self, node: Node, now: float) -> bool:
-        """True if the node does not respond. A silent node is tried again now and then: it may only have been busy."""
-        if node.id in self._silent and now - self._silent[node.id] >= _RETRY_SECONDS:
-            self._silent[node.id] = now
-            if _responds(node):
-                del self._silent[node.id]
-        return node.id in self._silent
 
 
 def _responds(node: Node) -> bool:
