@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 # Read when ray is imported.
@@ -112,10 +112,8 @@ def start_here(cores: int, gpus: int = 0) -> None:
     """
     options: dict[str, Any] = {"num_gpus": gpus} if gpus else {}
     memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
-    token = os.path.expanduser("~/.ray/auth_token")
-    if not os.access(os.path.expanduser("~"), os.W_OK):
-        # Ray would write a key of its processes to a file there. A key that is set already stays.
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Without a key of its processes Ray would write one to the home folder, for all users of the machine to read.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     _ray_starts.set()
     try:
         _init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **options)
@@ -129,9 +127,6 @@ def start_here(cores: int, gpus: int = 0) -> None:
         ) from error
     finally:
         _ray_starts.clear()
-        # Ray makes it for all users of the machine to read.
-        with suppress(OSError):
-            os.chmod(token, 0o600)
 
 
 def join(address: str) -> None:
