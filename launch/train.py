@@ -31,19 +31,11 @@ from launch.settings.check import (
     check_network,
     on_device,
     resume_lines,
-    sections_of_own_classes,
 )
 from launch.settings.resolve import divided_among, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for
 from shared.config import RunConfig
-from shared.errors import (
-    ConfigurationError,
-    EnvironmentFailedError,
-    TrainingFailedError,
-    alternatives,
-    raised_at,
-    typed_line,
-)
+from shared.errors import ConfigurationError, EnvironmentFailedError, TrainingFailedError
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -268,13 +260,6 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 return _watch(run.listener, wait, session.view, session.interrupt)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
-        except Exception as error:
-            sections = sections_of_own_classes(config)
-            if not sections or isinstance(error, ConfigurationError | TrainingFailedError):
-                raise
-            names = alternatives(f"--{section}.name" for section in sorted(sections))
-            line = f"{names}: {typed_line(error)}{raised_at(error)}"
-            raise (TrainingFailedError if run.listener.training else ConfigurationError)(line) from error
         finally:
             thread.shutdown(wait=False)
 

@@ -32,11 +32,9 @@ from actors.policy import Policy
 from launch.cli import main
 from launch.run.folder import RunFolder
 from launch.run.modules import imports_permitted
-from launch.train import train
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
-from shared.methods.actor_critic import ActorCritic
 from shared.networks import KerasNetwork, Network
 from shared.registry import (
     EXPLORERS,
@@ -455,25 +453,6 @@ def test_a_method_and_an_explorer_that_cannot_be_made_are_one_line(
         config = replace(cartpole, **{section: replace(getattr(cartpole, section), name="wrong")})
         with pytest.raises(tributary.ConfigurationError, match=f"^--{section}.name wrong: cannot be made: TypeError"):
             Policy(config, spec)
-
-
-@pytest.mark.parametrize(
-    ("broken", "error"),
-    [("heads", tributary.ConfigurationError), ("sample_loss", tributary.TrainingFailedError)],
-)
-def test_an_error_of_an_own_method_is_one_line(
-    broken: str, error: type[Exception], cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fails(*_: object) -> None:
-        raise ValueError("not yet\nwritten")
-
-    monkeypatch.setattr(sys.modules[__name__], "Own", type("Own", (ActorCritic,), {broken: fails}), raising=False)
-    monkeypatch.setitem(METHODS, "own", MethodEntry(__name__, "Own", continuous_actions=False))
-    config = replace(cartpole, executor="inline", method=replace(cartpole.method, name="own"))
-    line = r"--exploration\.name or --method\.name: ValueError: not yet written \(test_examples\.py:\d+, in fails\)$"
-    with pytest.raises(error, match=f"^{line}"):
-        train(config, tmp_path / "run", lambda _: None)
-    assert (tmp_path / "run").exists() == (error is tributary.TrainingFailedError)
 
 
 # These need further packages, and have tests of their own (trackers, sweeps).
