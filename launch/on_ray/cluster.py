@@ -133,8 +133,8 @@ def join(address: str) -> None:
     """Join the cluster at an address; `auto`: at RAY_ADDRESS, or the one that runs on this machine.
 
     Raises:
-        ConfigurationError: no Ray cluster answers there, it takes another token, or it runs another version of Ray or
-            Python.
+        ConfigurationError: no Ray cluster answers there, or it takes another token.
+        RuntimeError: it runs another version of Ray or Python.
     """
     if address == "auto":
         # Ray takes the variable before it looks for a cluster on this machine.
@@ -150,11 +150,6 @@ def join(address: str) -> None:
             problem = "the cluster needs its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as"
             raise setting_error("address", address, f"{problem} on its head") from error
         raise _no_cluster(address, error) from error
-    except RuntimeError as error:
-        text = one_line(error)
-        if "ersion mismatch" not in text:
-            raise
-        raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
 
 
 def _init(address: str, **options: Any) -> None:
