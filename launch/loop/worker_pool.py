@@ -78,8 +78,6 @@ class WorkerPool:
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._draining: set[int] = set()
-        # Actors whose next report has agent steps that are in no gradient yet.
-        self._unfinished: set[int] = set()
         self._checked = clock()
         self.stopping = False
         self.share_of: Callable[[int], EvaluationShare | None] = lambda _: None
@@ -102,12 +100,11 @@ class WorkerPool:
         A rollout that is in no gradient yet is completed first: its agent steps are already played. Then comes a
         share of an evaluation, also while the run stops, but not while the actor's node drains.
         """
-        draining, unfinished = actor_id in self._draining, actor_id in self._unfinished
-        share = None if draining or unfinished else self.share_of(actor_id)
-        if (self.stopping or draining) and share is None and not unfinished:
+        watched, draining = self._watched.setdefault(actor_id, _Watched()), actor_id in self._draining
+        share = None if draining or watched.unfinished else self.share_of(actor_id)
+        if (self.stopping or draining) and share is None and not watched.unfinished:
             return
         self._executor.dispatch(actor_id, share)
-        watched = self._watched.setdefault(actor_id, _Watched())
         watched.since, watched.evaluates = self._clock(), share is not None
 
     def dispatch_idle(self) -> None:
@@ -121,8 +118,9 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
-        self._set_unfinished(report.actor_id, isinstance(report, GradientReport) and report.new_steps_follow)
-        self._watched[report.actor_id].reported(self._clock(), worked_seconds(report))
+        watched = self._watched[report.actor_id]
+        watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
+        watched.reported(self._clock(), worked_seconds(report))
         if report.actor_id in self._unproven:
             # The cause of earlier failures is over.
             self._unproven.discard(report.actor_id)
@@ -137,7 +135,7 @@ class WorkerPool:
         """Count a change among the actors behind an aggregator, and dispatch to it again."""
         now = self._clock()
         # A process starts or has just ended there: the seconds so far say nothing about later ones.
-        self._watched[event.actor_id] = _Watched()
+        self._watched[event.actor_id] = _Watched(unfinished=self._watched[event.actor_id].unfinished)
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
@@ -152,12 +150,9 @@ class WorkerPool:
         A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
         while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
         """
-        self._watched[heartbeat.actor_id].since = None
-        self._set_unfinished(heartbeat.actor_id, heartbeat.new_steps_follow)
+        watched = self._watched[heartbeat.actor_id]
+        watched.since, watched.unfinished = None, heartbeat.new_steps_follow
         self.dispatch(heartbeat.actor_id)
-
-    def _set_unfinished(self, actor_id: int, unfinished: bool) -> None:
-        (self._unfinished.add if unfinished else self._unfinished.discard)(actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
@@ -198,7 +193,6 @@ class WorkerPool:
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
         self._watched.pop(actor_id, None)
         self._draining.discard(actor_id)
-        self._unfinished.discard(actor_id)
         self._executor.remove(actor_id)
 
     def _count_death(self, failed: Failed, now: float) -> float:
@@ -263,11 +257,13 @@ class _Watched:
     """The time at which an actor's call began, None without one, and the seconds of its rollouts.
 
     An actor hangs by the longest of its last rollouts. The seconds of the first one are by its own account: without the
-    start of its process, and its imports. `evaluates`: the last call is of an evaluation.
+    start of its process, and its imports. `evaluates`: the last call is of an evaluation. `unfinished`: the next report
+    has agent steps that are in no gradient yet.
     """
 
     since: float | None = None
     evaluates: bool = False
+    unfinished: bool = False
     first: float | None = None
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
 
