@@ -66,9 +66,10 @@ def run_path(text: str) -> Path:
         return path
     if text == LATEST:
         # A seed or a trial, where several runs share a folder.
-        if not (folders := run_folders(_RUNS)):
+        newest_first = run_folders(_RUNS)
+        if not newest_first:
             raise ConfigurationError(f"latest is the newest run below {_RUNS}/, and there is none: name a folder")
-        return folders[0]
+        return newest_first[0]
     if (_RUNS / path).exists():
         # `tributary runs` lists runs by this name.
         return _RUNS / path
