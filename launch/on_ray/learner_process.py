@@ -14,7 +14,7 @@ driver.
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,10 +84,7 @@ class LearnerProcess:
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
         config, spec, folder, placement, resume, started, death, lock = start
-        own_lock = None
-        with suppress(OSError):
-            own_lock = (folder / LOCK_FILE).read_bytes()
-        if lock not in (None, own_lock):
+        if lock is not None and not ((own := folder / LOCK_FILE).is_file() and own.read_bytes() == lock):
             problem = (
                 f"is not on {placement.learner.address}, the learner's node: name a folder that all nodes share, or "
                 f"type the command on that node"
