@@ -62,7 +62,7 @@ def test_rewards_are_clipped_and_returns_are_not() -> None:
     episodes = rollouts.take_episodes()
     assert episodes.returns.tolist() == [2.5]
     assert episodes.lengths.tolist() == [3]
-    assert rollouts.take_episodes().returns.size == 0
+    assert [values.size for values in rollouts.take_episodes()[:2]] == [0, 0]
 
 
 @pytest.mark.parametrize(("end", "discount"), [("terminated", 0.0), ("truncated", 0.9)])
@@ -311,11 +311,13 @@ def test_each_second_of_a_call_is_in_one_stage(
     takes(VectorEnvironment, "step", 100.0)
     takes(Policy, "act", 1.0)
     takes(SingleGradient, "next", 10_000.0)
+    takes(Policy, "assign", 0.5)
     monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
     config = replace(cartpole, method=MethodConfig(name=method))
     actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
     run(actor, config, snapshot)
-    assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.0, 0.0)
+    now[0] += 0.25
+    assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.5, 0.25)
 
 
 def test_an_episode_without_an_end_is_a_line_after_twice_the_time(
@@ -368,6 +370,12 @@ def test_a_share_of_more_environments_than_a_rollout_has_steps_goes_on(cartpole:
     share = EvaluationShare(1, "sampled", 0, 16, 1)
     part = make_actor(config).evaluate(WeightSnapshot(0, first_weights(config)), None, share)
     assert part.agent_steps == 16
+
+
+def test_an_evaluation_is_the_same_in_calls_of_any_length(cartpole: RunConfig) -> None:
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3))
+    parts = evaluated(make_actor(config), WeightSnapshot(1, first_weights(config)), SHARE)
+    assert sorted(np.concatenate([part.games for part in parts])) == sorted(evaluate(config).games)
 
 
 def test_a_reset_is_no_agent_step_of_an_evaluation(cartpole: RunConfig) -> None:

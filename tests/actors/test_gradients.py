@@ -272,11 +272,14 @@ def test_shared_graphs_change_no_bit(config: RunConfig) -> None:
     # Each actor with graphs of its own takes a second: three share the graphs, and two of them are compared.
     alone = {actor_id: make_actor(config, actor_id) for actor_id in (0, 2)}
     first = make_actor(config, 0)
-    shared = [first, *(make_actor(config, actor_id, first) for actor_id in (1, 2))]
+    shared = {0: first}
     traced = 0
     # A rollout has up to four gradients.
     for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0] * 2):
         snapshot = (old, new)[turn % 2]
+        # The others begin while the first is within a rollout.
+        if actor_id not in shared:
+            shared[actor_id] = make_actor(config, actor_id, first)
         found = reported(shared[actor_id], snapshot, config)
         traced = traced or traces(first)
         assert traces(first) == traced

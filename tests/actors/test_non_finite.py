@@ -84,6 +84,7 @@ def test_a_reward_costs_its_rollout_and_its_episode(monkeypatch: pytest.MonkeyPa
     assert first.return_moments is None
     assert not np.isfinite(first.gradient).any()
     assert all(not report.non_finite and is_sound(report) for report in others)
+    assert all(report.observation_moments.number and report.return_moments.number for report in others)
     returns = np.concatenate([report.episodes.returns for report in (first, *others)])
     assert [np.isfinite(value) for value in returns].count(False) == 2
     assert set(returns[np.isfinite(returns)]) == {5.0}

@@ -98,6 +98,7 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     wide = Moments(2, np.zeros(3), np.full(3, 1e76))
     assert learner.submit(report(5, version=3, observation_moments=wide, **own)).updated
     assert learner.is_finite()
+    assert not Learner(cartpole, SCALED, np.array([1, np.nan, 0, 0, 0, 1, 1, 1], np.float32)).is_finite()
 
 
 def test_a_version_has_the_same_moments_after_a_resume(cartpole: RunConfig, tmp_path: Path) -> None:

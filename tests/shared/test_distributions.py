@@ -116,6 +116,9 @@ def test_epsilon_is_annealed_by_frames_for_each_environment() -> None:
     for frames, share in ((0, 0.0), (500, 0.5), (1_000, 1.0), (9_000, 1.0)):
         explorer.begin(frames)
         np.testing.assert_allclose(explorer.epsilon, 1.0 + share * (explorer.final - 1.0), rtol=1e-6)
+    # Actors of one environment each have different ones.
+    final = {EpsilonGreedy(config, 1, 4, seed, training=True, masked=False).final.item() for seed in range(20)}
+    assert final == set(config.final_epsilons)
     evaluating = EpsilonGreedy(config, 3, 4, seed=1, training=False, masked=False)
     evaluating.begin(0)
     np.testing.assert_allclose(evaluating.epsilon, [0.01] * 3, rtol=1e-6)

@@ -84,6 +84,13 @@ def test_the_loss_is_the_mean_square_of_what_is_left_to_the_returns(
         loss = loss_of(method, Scripted(ONLINE), target if asked else None, rollout(**changes))
         assert float(loss.total) == pytest.approx(expected)
         assert target.asked == asked
+        live = [
+            (r, r - q, v) for r, q, v in zip(returns, (1.0, 3.0, 5.0), (2.0, 4.0, 9.0), strict=True) if r is not None
+        ]
+        if len(live) > 1:
+            found, (spread, left, _) = loss.statistics, np.var(live, axis=0)
+            assert float(found["explained_variance"]) == pytest.approx(1.0 - left / spread, rel=1e-4)
+            assert float(found["mean_action_value"]) == pytest.approx(np.mean(live, axis=0)[2])
 
 
 def pqn_returns(

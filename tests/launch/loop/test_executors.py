@@ -15,7 +15,7 @@ from actors.policy import Policy
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Failed, Replaced
 from launch.loop.inline import InlineExecutor
-from shared.config import EvaluationConfig, RunConfig, SupervisionConfig
+from shared.config import EvaluationConfig, MethodConfig, RunConfig, SupervisionConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 NAN = float("nan")
@@ -83,7 +83,8 @@ def test_a_sum_is_that_of_numpy_to_the_bit() -> None:
 
 
 def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
-    node = Node(actors=3, k=3)
+    # The limit on replacements is the run's.
+    node = Node(actors=3, k=3, max_restarts=0)
     assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == lost(2)
     assert node.actors.tape[-4:] == ["dispatch 1", "remove 2", "add 4", "dispatch 4"]
     assert node.collect() == replaced(2, "gone", by=4)
@@ -187,6 +188,21 @@ def fresh_executor(config: RunConfig, actors: int, **settings: Any) -> tuple[Inl
     for actor_id in executor.actor_ids:
         executor.dispatch(actor_id)
     return executor, publish
+
+
+def test_a_call_has_the_target_network_of_its_dispatch(cartpole: RunConfig) -> None:
+    config = replace(cartpole, method=MethodConfig(name="q_learning"))
+    spec, gradients = environment_spec(config.environment), []
+    weights = Policy(config, spec).initial_parameters()
+    for target, later in ((1, 2), (1, 3), (2, 3)):
+        executor = InlineExecutor(config, spec, 1)
+        executor.publish(WeightSnapshot(0, weights))
+        executor.publish_target(WeightSnapshot(target, target * weights))
+        executor.dispatch(0)
+        executor.publish_target(WeightSnapshot(later, later * weights))
+        gradients.append(executor.next_completion().gradient)
+    np.testing.assert_array_equal(gradients[0], gradients[1])
+    assert not np.allclose(gradients[0], gradients[2])
 
 
 def test_actors_play_ahead_one_rollout_a_call(cartpole: RunConfig) -> None:

@@ -1,6 +1,7 @@
 """The asynchronous loop, driven by hand: its order of calls, and actors that fail, hang, join and drain."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from launch.loop.evaluation import EvaluationLost, EvaluationResult, EvaluationS
 from launch.loop.executor import ChildEvent, Drained, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
-from shared.config import EvaluationConfig, RunConfig
+from shared.config import EvaluationConfig, MethodConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import (
     AggregatedReport,
@@ -90,9 +91,10 @@ def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> 
 
 
 def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, actors=1, max_restarts=9)
+    executor, events, coordinator, _ = make(cartpole, actors=1, max_restarts=9)
     waited = [seconds_until_replaced(executor, events, Failed(actor_id, "gone")) for actor_id in range(4)]
     assert waited == [0.0, 1.0, 2.0, 4.0]
+    assert (coordinator.pool.actor_restarts, coordinator.pool.rollouts_lost) == (4, 4)
     executor.completions += [report(4, 1, 0), Failed(4, "gone")]
     assert kinds(events, 3) == [Outcome, Failed, Replaced], "an actor that has reported is replaced at once"
     # The report of one replacement ends the waits of the others.
@@ -140,8 +142,9 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
 
 
 def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
-    """A report of a call in which the actor worked for `seconds`."""
-    return report(actor_id, sequence, 0)._replace(stage_seconds=StageSeconds(seconds, 0.0, 0.0, 0.0, 0.0))
+    """A report of a call in which the actor worked for `seconds`, and waited."""
+    stages = StageSeconds(seconds / 2, seconds / 4, seconds / 4, 1e4, 1e4)
+    return report(actor_id, sequence, 0)._replace(stage_seconds=stages)
 
 
 def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cartpole: RunConfig) -> None:
@@ -529,6 +532,15 @@ def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole
     ]
     assert [outcome.policy_lag for outcome in outcomes] == [0, 0, 2]
     assert learner.version == 3
+
+
+def test_a_target_network_is_published_when_it_has_changed(cartpole: RunConfig) -> None:
+    method = MethodConfig(name="q_learning", target_interval_agent_steps=2)
+    executor, events, *_ = make(replace(cartpole, method=method), actors=1)
+    executor.completions += [report(0, sequence, 0) for sequence in (1, 2, 3)]
+    assert kinds(events, 3) == [Outcome] * 3
+    start = ["publish 0", "publish target 0", "dispatch 0", "publish 1", "dispatch 0"]
+    assert executor.tape == [*start, "publish 2", "publish target 1", "dispatch 0", "publish 3", "dispatch 0"]
 
 
 def test_after_stop_new_steps_of_a_rollout_are_taken_in(cartpole: RunConfig) -> None:

@@ -1,6 +1,7 @@
 """The settings of a run for its number of actors: a preset is a set of hyperparameters, and actors only divide it."""
 
 import json
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -185,3 +186,8 @@ def test_a_resume_does_not_begin_anew(setting: str, value: str | int, problem: s
         resolve_request(TrainRequest(settings={setting: value}, resume=str(tmp_path)))
     chosen = resolve_request(TrainRequest(settings={"actor.environments": 2}, resume=str(tmp_path))).config.actor
     assert (chosen.environments, chosen.total_environments) == (2, None)
+
+
+def test_a_run_that_starts_from_another_is_not_kept_where_that_one_is(tmp_path: Path) -> None:
+    RunFolder(tmp_path).write_config(replace(PRESETS["cartpole"].config, storage="memory://kept"))
+    assert resolve_request(TrainRequest(start_from=str(tmp_path))).config == PRESETS["cartpole"].config
