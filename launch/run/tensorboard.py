@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from launch.files import write_json
 from launch.run.events import Progress
 from launch.run.folder import read_object
@@ -19,8 +17,6 @@ from launch.run.metrics import INFO, OWN
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
-# A histogram needs each value once per count.
-_MOST_HISTOGRAM_VALUES = 10_000
 # W&B uploads remaining points when it is closed. `wandb sync` uploads the rest then.
 _MOST_UPLOAD_SECONDS = 10.0
 # Columns of metrics.jsonl by what a reader asks: does it learn, is it fast, is it sound.
@@ -59,7 +55,7 @@ def _known(tags: dict[str, float | None]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Scalars by frames, in groups; the histogram of policy lag; hyperparameters.
+    """Scalars by frames, in groups; hyperparameters.
 
     No method raises: a full disk or a W&B without its server must not end a run. After an error, which `log` gets in
     one line, nothing more is written to the failed one. `resumed_at`: the frames of the checkpoint of a resumed run,
@@ -102,23 +98,19 @@ class TensorBoard:
         if self._events is None:
             return
         with self._one_warning("TensorBoard"), self._events.as_default():
-            histograms = {"asynchrony/policy_lag": _repeated(row.policy_lag_counts)} if row.policy_lag_counts else {}
-            self._write(row.frames, scalars(row), histograms)
+            self._write(row.frames, scalars(row))
             for point in row.evaluations:
-                self._write(point["frames"], evaluation_scalars(point), {})
+                self._write(point["frames"], evaluation_scalars(point))
             self._events.flush()
 
-    def _write(self, frames: int, numbers: dict[str, float], histograms: dict[str, np.ndarray]) -> None:
+    def _write(self, frames: int, numbers: dict[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.plugins.histogram.summary_v2 import histogram_pb
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
         # One operation for all: 40 calls of `tf.summary.scalar` would hold the learner up for 30 ms.
         points = Summary()
         for tag, value in numbers.items():
             points.MergeFrom(scalar_pb(tag, value))
-        for tag, values in histograms.items():
-            points.MergeFrom(histogram_pb(tag, values))
         self._tf.summary.experimental.write_raw_pb(points.SerializeToString(), step=frames)
 
     def close(self) -> None:
@@ -170,9 +162,3 @@ def check_trackers(config: RunConfig) -> None:
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")
-
-
-def _repeated(counts: dict[int, int]) -> np.ndarray:
-    """Each lag float64 repeated by its count, thinned to about _MOST_HISTOGRAM_VALUES."""
-    share = max(1.0, sum(counts.values()) / _MOST_HISTOGRAM_VALUES)
-    return np.repeat(list(counts), [max(1, round(count / share)) for count in counts.values()]).astype(np.float64)
