@@ -376,19 +376,15 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             if before is None:
                 contents = manifest(config, run.spec, run.preset, threads)
                 if first is not None:
-                    contents["started_from"] = {
-                        "run": first.run,
-                        "weights": first.source,
-                        "agent_steps": first.agent_steps,
-                    }
+                    contents["started_from"] = first.origin
                 folder.create(config, run.spec, contents)
                 if first is not None:
-                    write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
+                    write_weights(folder.first_weights, first.snapshot, first.layout, first.origin["weights"])
             say(f"run folder:   {folder.path}")
             say(f"threads:      {threads}")
             say(rollouts_line(config, budget.actors))
             if first is not None:
-                say(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
+                say("starts from:  {run}: {weights}, of {agent_steps:,} agent steps".format(**first.origin))
             crowded = budget.warning() if config.executor == "ray" else None
             for warning in (crowded, annealing_warning(config)):
                 say(warning and f"warning: {warning}")

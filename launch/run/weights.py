@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -84,14 +84,12 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
 
 
 class FirstWeights(NamedTuple):
-    """The weights that a new run starts from: those of another run, with its name and its mean observation in `spec`.
+    """The weights that a new run starts from: those of another run, whose mean observation is in `spec`.
 
-    `source` describes the weights, `agent_steps` see `agent_steps_learned`.
+    `origin`: `started_from` in the manifest.
     """
 
-    run: str
-    source: str
-    agent_steps: int
+    origin: dict[str, Any]
     snapshot: WeightSnapshot
     layout: ParameterLayout
     spec: "EnvironmentSpec"
@@ -124,7 +122,8 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
 
     layout = Policy(config, spec).layout
     snapshot, source = load_weights(other, "auto", layout)
-    return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
+    origin = {"run": other.name, "weights": source, "agent_steps": agent_steps_learned(other)}
+    return FirstWeights(origin, snapshot, layout, spec)
 
 
 def _in_and_out(spec: "EnvironmentSpec") -> str:
