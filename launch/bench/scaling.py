@@ -25,7 +25,7 @@ from launch.results.report import TimeSpent, held_back
 from launch.settings.check import check_network
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request, rollouts_line
 from shared.config import RunConfig, flat_settings
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import Range
 from shared.errors import alternatives, setting_error
 
 _TABLE = {
@@ -82,7 +82,6 @@ class ScalingArguments(PresetArguments):
 
 
 def scaling(arguments: ScalingArguments) -> int:
-    check_ranges(arguments)
     counts = {int(part) if part.strip().isdecimal() else 0 for part in arguments.actors.split(",")}
     if 0 in counts:
         raise setting_error("actors", arguments.actors, "must be numbers like 1,2,4")

@@ -22,7 +22,7 @@ from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
 from launch.settings.resolve import PresetArguments, divided_among, resolve_request
 from shared.config import RunConfig, flat_settings
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import Range
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 # Excluded after the actors' first reports: first traces, first updates.
@@ -44,7 +44,6 @@ class ThroughputArguments(PresetArguments):
 
 
 def throughput(arguments: ThroughputArguments) -> None:
-    check_ranges(arguments)
     run = resolve_request(arguments.request())
     spec = environment_spec(run.config.environment)
     base, device = on_device(endless(run.config), spec, usable_gpus())

@@ -16,7 +16,7 @@ from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line
 from launch.provenance import provenance, provenance_text
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import Range
 from shared.seeds import seed_global_generators
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def record(arguments: RecordArguments) -> int:
 
 def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     """Write the video. Returns the values of `--json`."""
-    check_ranges(arguments)
     check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
     performance = Performance(arguments, arguments.episodes)

@@ -24,7 +24,7 @@ from launch.run.weights import WeightsName, load_weights
 from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import Range, check_values
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE, Purpose, seed_global_generators
 from shared.types import EvaluationPart, WeightSnapshot, info_means
@@ -61,6 +61,9 @@ class PlayArguments:
     """Import the modules that the settings of the run name, and run their code."""
     json: Path | None = None
     """File to write the returns to, with protocol and seeds."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
     def settings(self, folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
         """The settings of a run with this seed, protocol and policy, and the spec of its network."""
@@ -107,7 +110,6 @@ def evaluate(arguments: EvaluateArguments) -> int:
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
     """Play the episodes, print and write the result. Returns the result; None after an interrupt, which prints the
     episodes that have ended, and writes no file."""
-    check_ranges(arguments)
     folder = RunFolder(arguments.run)
     config, spec = arguments.settings(folder)
     prepare_tensorflow(gpu=False, network=config.network)

@@ -1,9 +1,11 @@
 """Checks of a user's settings before any worker starts: their effect, and that files, network and task go together."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,12 +18,12 @@ from launch.run.modules import changed_modules
 from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
-from shared.config.checks import For, Rule, declared, first_refusal
+from shared.config.checks import For, check_values, declared
 from shared.config.task import options_of
 from shared.config.training import VECTORS
-from shared.errors import alternatives, raised_at, setting_error, typed_line
+from shared.errors import ConfigurationError, alternatives, setting_error
 from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS
-from shared.schedules import linear_anneal, scheduled_value
+from shared.schedules import scheduled_value
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -43,19 +45,6 @@ def check_effects(config: RunConfig, names: Iterable[str]) -> None:
                 raise needed.refused(name, attrgetter(name)(config), attrgetter(needed.setting)(config))
 
 
-def check_schedule(name: str) -> None:
-    """Check that a schedule of the learning rate gives factors over the whole of a run."""
-    for percent in range(101):
-        try:
-            factor = scheduled_value(1.0, name, percent, 100)
-        except Exception as error:
-            problem = f"fails at a progress of {percent / 100}: {typed_line(error)}{raised_at(error)}"
-            raise setting_error("optimizer.schedule", name, problem) from error
-        if not (math.isfinite(factor) and factor >= 0.0):
-            problem = f"gives {factor} at a progress of {percent / 100}; it must be a finite factor of 0 or more"
-            raise setting_error("optimizer.schedule", name, problem)
-
-
 def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) -> bool:
     if needed.setting == "environment.id":
         from actors.environments import AtariAdapter, adapter_of
@@ -70,9 +59,7 @@ def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) 
     if needed.setting == "optimizer.schedule":
         # The entropy cost changes over the same frames.
         return config.optimizer.schedule != "constant" or config.method.final_entropy_cost is not None
-    # Numbers beside images have an mlp of their own.
-    parts = spec().parts if needed.setting == "network.name" else None
-    return parts is not None and bool(parts.numbers)
+    return needed.setting == "network.name" and _has_mlp(config, spec())
 
 
 def sections_of_own_classes(config: RunConfig) -> set[str]:
@@ -90,23 +77,68 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
 # Bound of the memory for the rollouts of all actors together.
 _MOST_ROLLOUT_BYTES = 4 * 2**30
 
+Rule = tuple[str, bool, str]
+"""A setting, whether the rule refuses its value, and the remedy."""
+
+
+def _refusal(config: RunConfig, rules: Iterable[Rule]) -> ConfigurationError | None:
+    """The error of the first rule that refuses a setting of `config`."""
+    for setting, refuses, problem in rules:
+        if refuses:
+            return setting_error(setting, attrgetter(setting)(config), problem)
+    return None
+
+
+def check_rules(config: RunConfig, spec: "EnvironmentSpec | None" = None) -> None:
+    """Check the rules of several settings, and with a `spec` those of the environment's observations and actions."""
+    of_environment = () if spec is None else _rules_of_environment(config, spec)
+    if (refusal := _refusal(config, chain(_rules_of_settings(config), of_environment))) is not None:
+        raise refusal
+
 
 def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method fit the environment's observations and actions."""
-    config.check_names()
+    check_values(config)
     for setting, name, table in (
         ("method.options", config.method.name, METHODS),
         ("network.options", config.network.name, NETWORKS),
         ("exploration.options", config.exploration.name, EXPLORERS),
     ):
         options_of(setting, name, table, attrgetter(setting)(config))
-    check_schedule(config.optimizer.schedule)
-    if (refusal := first_refusal(config, _rules_of_environment(config, spec))) is not None:
-        raise refusal
+    check_rules(config, spec)
+
+
+# ---- The table of rules: each is a setting, whether its value is refused, and the remedy
+
+
+def _rules_of_settings(config: RunConfig) -> Iterator[Rule]:
+    actor, inline, sums = config.actor, config.executor == "inline", config.aggregation == "node"
+    malformed = isinstance(config.actors, str) and re.fullmatch(r"auto|\d+:\d+", config.actors) is None
+    yield "actors", malformed, "must be a number, auto, or MIN:MAX like 2:16"
+    least, most = config.actor_range
+    yield "actors", least < 1, "must be at least 1"
+    yield "actors", most is not None and most < least, "must have its bounds in order"
+    problem = f"does not divide the {actor.environments} x {actor.unroll_length} steps of a rollout"
+    yield "actor.minibatches", actor.environments * actor.unroll_length % actor.minibatches > 0, problem
+    unequal = config.network.recurrent != "none" and actor.environments % actor.minibatches > 0
+    whole = f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments"
+    yield "actor.minibatches", unequal, whole
+    longer = (config.method.n_step or 1) > actor.unroll_length
+    yield "method.n_step", longer, f"is more than --actor.unroll-length {actor.unroll_length}"
+    problem = "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out"
+    yield "aggregation", sums and config.learner.max_policy_lag is not None, problem
+    yield "aggregation", sums and inline, "is for --executor ray"
+    yield "learner.device", inline and config.learner.device == "gpu", "inline updates are on the device of the actors"
+    unevaluated = config.stop_at_return is not None and not config.evaluation.every_frames
+    problem = "needs evaluations: set --evaluation.every-frames above 0"
+    yield "stop_measure", config.stop_measure == "evaluation" and unevaluated, problem
 
 
 def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterator[Rule]:
     name, network, method = config.environment.id, NETWORKS[config.network.name], METHODS[config.method.name]
+    factors = [scheduled_value(1.0, config.optimizer.schedule, percent, 100) for percent in range(101)]
+    wrong = not all(math.isfinite(factor) and factor >= 0.0 for factor in factors)
+    yield "optimizer.schedule", wrong, "must give a finite factor of 0 or more at each progress from 0 to 1"
     wanted = alternatives(name for name, entry in NETWORKS.items() if entry.images == spec.images)
     yield "network.name", spec.images != network.images, f"{name} gives {_observations(spec)}; use {wanted}"
     kind = "continuous actions" if spec.actions.continuous else "several actions at once"
@@ -116,11 +148,9 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
     masks = f"method {config.method.name} supports no masks: its class names no action_head"
     yield "environment.action_mask", spec.masked and not method.masks, masks
     scaling = config.network.observation_scaling
-    # Numbers beside images have an mlp of their own.
-    mlp = config.network.name == "mlp" or (spec.parts is not None and bool(spec.parts.numbers))
     images = "; images have --network.centre-observations" if spec.images else ""
     problem = f"is for mlp, and {config.network.name} is none{images}"
-    yield "network.observation_scaling", scaling != "none" and not mlp, problem
+    yield "network.observation_scaling", scaling != "none" and not _has_mlp(config, spec), problem
     unbounded = _unbounded(spec) if scaling == "bounds" else []
     problem = f"{name} has no finite bounds in observation {unbounded}; use running"
     yield "network.observation_scaling", bool(unbounded), problem
@@ -133,6 +163,21 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
     way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
     problem = f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}"
     yield "environment.id", size > _MOST_ROLLOUT_BYTES, problem
+
+
+def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
+    actor, not_carried = config.actor, "which is not carried with --actor.device gpu"
+    yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {not_carried}"
+    sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
+    yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {not_carried}"
+    yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {not_carried}"
+    odd = (resume or actor.total_environments is None) and actor.environments % VECTORS > 0
+    yield "actor.environments", odd, "must be even with --actor.device gpu, whose actors play two vectors in turn"
+
+
+def _has_mlp(config: RunConfig, spec: "EnvironmentSpec") -> bool:
+    # Numbers beside images have an mlp of their own.
+    return config.network.name == "mlp" or (spec.parts is not None and bool(spec.parts.numbers))
 
 
 def _unbounded(spec: "EnvironmentSpec") -> list[int]:
@@ -160,7 +205,7 @@ def on_device(
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, shortage = first_refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
+    refused, shortage = _refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
     if gpus - (config.learner.device == "gpu") < 1:
         shortage = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
     if device == "gpu":
@@ -177,16 +222,6 @@ def on_device(
     choice: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
     line = f"device:       actors on the {choice.upper()}: {why}"
     return replace(config, actor=replace(config.actor, device=choice)), line
-
-
-def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
-    actor, not_carried = config.actor, "which is not carried with --actor.device gpu"
-    yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {not_carried}"
-    sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
-    yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {not_carried}"
-    yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {not_carried}"
-    odd = (resume or actor.total_environments is None) and actor.environments % VECTORS > 0
-    yield "actor.environments", odd, "must be even with --actor.device gpu, whose actors play two vectors in turn"
 
 
 def _observations(spec: "EnvironmentSpec") -> str:
@@ -237,43 +272,12 @@ def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[o
 
 
 def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
-    """Changes by a resume: a line for each setting, scheduled value, version and module that becomes another."""
-    from learner.checkpoint import read_state
-
-    before = folder.read_settings()
-    frames = read_state(folder.checkpoints)["ledger"]["sampled"] * config.frames_per_agent_step
-    lines = [
-        f"changed:      {option_name(name)} {was} → {now}"
-        for name, (was, now) in changes_of_resume(config, before).items()
-    ]
-    then, now = _scheduled_values(before, frames), _scheduled_values(config, frames)
-    lines += [
-        f"changed:      {name} is {now[name]:.3g} now, where it was {then[name]:.3g} (after {frames:,} frames)"
-        for name in now
-        if now[name] != then[name]
-    ]
-    had, has = agent_steps_per_update(before), agent_steps_per_update(config)
-    if had != has:
-        summed = ", and its losses are summed: the gradient grows with it" if config.method.reduction == "sum" else ""
-        lines.append(f"changed:      an update has {has:,} agent steps now, where it had {had:,}{summed}")
+    """Changes by a resume: a line for each setting, version and module that becomes another."""
+    changes = changes_of_resume(config, folder.read_settings())
     began_with = read_object(folder.manifest).get("modules", {})
-    changed = [*changed_versions(folder), *changed_modules(config.environment, began_with)]
-    lines += [f"changed:      {line}" for line in changed]
-    return lines
-
-
-def agent_steps_per_update(config: RunConfig) -> int:
-    """Agent steps in the K gradients of an update, of settings that `divided_among` returns."""
-    actor = config.actor
-    return actor.environments * actor.unroll_length * config.learner.gradients_per_update // actor.minibatches
-
-
-def _scheduled_values(config: RunConfig, frames: int) -> dict[str, float]:
-    """The scheduled values of training after these frames, by name."""
-    optimizer, method, exploration, over = config.optimizer, config.method, config.exploration, config.annealing_frames
-    final_cost = method.entropy_cost if method.final_entropy_cost is None else method.final_entropy_cost
-    return {
-        "the learning rate": scheduled_value(optimizer.learning_rate, optimizer.schedule, frames, over),
-        "the entropy cost": linear_anneal(method.entropy_cost, final_cost, frames, over),
-        "the smallest ε": linear_anneal(1.0, min(exploration.final_epsilons), frames, exploration.annealing_frames),
-    }
+    changed = [
+        *(f"{option_name(name)} {was} → {now}" for name, (was, now) in changes.items()),
+        *changed_versions(folder),
+        *changed_modules(config.environment, began_with),
+    ]
+    return [f"changed:      {line}" for line in changed]

@@ -13,7 +13,7 @@ from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, is_atari, pres
 from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
 from launch.run.modules import check_imports, imports_permitted
-from launch.settings.check import agent_steps_per_update, check_effects
+from launch.settings.check import check_effects, check_rules
 from launch.settings.files import (
     by_full_name,
     chosen_in_toml,
@@ -26,6 +26,7 @@ from launch.settings.files import (
 from launch.settings.help import print_help
 from launch.settings.parse import OPTIONS, Operand, Settings, parse
 from shared.config import ActorConfig, RunConfig
+from shared.config.checks import check_values
 from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, alternatives, setting_error
 from shared.registry import import_modules
@@ -139,6 +140,7 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
     check_effects(config, request.settings)
     with errors_of(request.config):
         check_effects(config, base.chosen_in_file)
+    check_rules(config)
     return base._replace(config=config, typed_name=request.name)
 
 
@@ -218,7 +220,9 @@ def divided_among(config: RunConfig, actors: int) -> RunConfig:
         minibatches, gradients = _update_of(per_update, actor, together=config.network.recurrent != "none")
         actor = replace(actor, minibatches=minibatches)
         learner = replace(learner, gradients_per_update=gradients)
-    return replace(config, actor=actor, learner=learner)
+    config = replace(config, actor=actor, learner=learner)
+    check_rules(config)
+    return config
 
 
 def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple[int, int]:
@@ -252,7 +256,7 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
         reuse += f"; returns by {'the newest' if actor.minibatches == 1 else 'acting'} weights"
     return (
         f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
-        f"{agent_steps_per_update(config):,}{gradients}{reuse}"
+        f"{actor.agent_steps_in_flight * count // actor.minibatches:,}{gradients}{reuse}"
     )
 
 
@@ -317,6 +321,9 @@ class PresetArguments:
     """File of settings, as in tributary train."""
     trust_imports: bool = False
     """With --config: import the modules that the file names, as in tributary train."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
     def request(self, **changed: Any) -> TrainRequest:
         """The request of the line, with further settings."""

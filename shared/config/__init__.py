@@ -2,14 +2,14 @@
 
 Each docstring below a field is its help text on the command line. Presets (`launch/presets`) become instances of
 `RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to its part, the task or
-the training; a check of both parts to this file.
+the training. Annotations check one setting; launch/settings/check.py has the rules of several.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, Literal
 
-from shared.config.checks import Range, Rule, check_ranges, first_refusal
+from shared.config.checks import Range, check_values, declared
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
 from shared.config.training import (
     ActorConfig,
@@ -20,8 +20,6 @@ from shared.config.training import (
     OptimizerConfig,
     SupervisionConfig,
 )
-from shared.errors import setting_error
-from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS, SCHEDULES
 
 __all__ = [
     "ActorConfig",
@@ -88,27 +86,17 @@ class RunConfig:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        if not self.environment.modules:
-            # An imported module may register methods, networks, explorers and schedules.
-            self.check_names()
-        if (refusal := first_refusal(self, _combinations(self))) is not None:
-            raise refusal
+        # An imported module may register more names.
+        check_values(self, names=not self.environment.modules)
 
     @property
     def actor_range(self) -> tuple[int, int | None]:
-        """The minimum and maximum number of actors; a maximum of None means as many as fit.
-
-        Raises:
-            ConfigurationError: `actors` is not a number, auto, or MIN:MAX.
-        """
+        """The minimum and maximum number of actors; a maximum of None means as many as fit."""
         if isinstance(self.actors, int):
             return self.actors, self.actors
         if self.actors == "auto":
             return 1, None
         least, _, most = self.actors.partition(":")
-        if not (least.isdecimal() and most.isdecimal()):
-            raise setting_error("actors", self.actors, "must be a number, auto, or MIN:MAX like 2:16")
         return int(least), int(most)
 
     @property
@@ -120,62 +108,8 @@ class RunConfig:
     def frames_per_agent_step(self) -> int:
         return self.environment.frame_skip
 
-    def check_names(self) -> None:
-        """Check that the method, the network, the explorer, the optimizer and the schedule are registered.
-
-        Raises:
-            ConfigurationError: one is not.
-        """
-        for setting, name, kind, table in (
-            ("network.name", self.network.name, "network", NETWORKS),
-            ("method.name", self.method.name, "method", METHODS),
-            ("exploration.name", self.exploration.name, "explorer", EXPLORERS),
-            ("optimizer.name", self.optimizer.name, "optimizer", OPTIMIZERS),
-            ("optimizer.schedule", self.optimizer.schedule, "schedule", SCHEDULES),
-        ):
-            if name is not None and name not in table:
-                remedy = f"there are {', '.join(table)}" if table else "the imported modules register none"
-                raise setting_error(setting, name, f"no such {kind}; {remedy}")
-
-
-def _combinations(config: RunConfig) -> Iterator[Rule]:
-    actor, inline, sums = config.actor, config.executor == "inline", config.aggregation == "node"
-    least, most = config.actor_range
-    yield "actors", least < 1, "must be at least 1"
-    yield "actors", most is not None and most < least, "must have its bounds in order"
-    yield (
-        "actor.minibatches", actor.environments * actor.unroll_length % actor.minibatches > 0,
-        f"does not divide the {actor.environments} x {actor.unroll_length} steps of a rollout",
-    )  # fmt: skip
-    yield (
-        "actor.minibatches", config.network.recurrent != "none" and actor.environments % actor.minibatches > 0,
-        f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
-    )  # fmt: skip
-    yield (
-        "method.n_step", (config.method.n_step or 1) > actor.unroll_length,
-        f"is more than --actor.unroll-length {actor.unroll_length}",
-    )  # fmt: skip
-    yield (
-        "aggregation", sums and config.learner.max_policy_lag is not None,
-        "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out",
-    )  # fmt: skip
-    yield "aggregation", sums and inline, "is for --executor ray"
-    yield "learner.device", inline and config.learner.device == "gpu", "inline updates are on the device of the actors"
-    evaluated = config.stop_measure == "evaluation" and config.stop_at_return is not None
-    yield (
-        "stop_measure", evaluated and not config.evaluation.every_frames,
-        "needs evaluations: set --evaluation.every-frames above 0",
-    )  # fmt: skip
-
 
 def flat_settings(config: RunConfig) -> dict[str, str | int | float | bool]:
     """All settings by name. Values that are not numbers or text are converted to text."""
-    return dict(_flat(asdict(config), ""))
-
-
-def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value if isinstance(value, str | int | float | bool) else str(value)
+    values = ((name, attrgetter(name)(config)) for name in declared(RunConfig))
+    return {name: value if isinstance(value, str | int | float | bool) else str(value) for name, value in values}

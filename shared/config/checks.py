@@ -1,7 +1,7 @@
-"""The range of a setting, and the choice that enables it, written beside its type; and the one check of ranges."""
+"""What a setting accepts, and the choice that enables it, written beside its type; and the check of what it accepts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -48,6 +48,13 @@ class Range(NamedTuple):
         return " and ".join(limits) or "a finite number"
 
 
+class Registered:
+    """The names that a setting accepts: those of a table, to which a module of the user may add more."""
+
+    def __init__(self, kind: str, table: Mapping[str, Any]) -> None:
+        self.kind, self.table = kind, table
+
+
 class For:
     """The choice without which a setting has no effect: `decay: Annotated[float, For("optimizer.name", "rmsprop")]`.
 
@@ -65,39 +72,36 @@ class For:
         return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
 
 
-Rule = tuple[str, bool, str]
-"""A setting, whether the rule refuses its value, and the remedy."""
+def check_values(config: Any, *, names: bool = True) -> None:
+    """Check each setting of a dataclass and of its sections by its annotations; `names`: those of registries, too.
 
-
-def first_refusal(config: Any, rules: Iterable[Rule]) -> ConfigurationError | None:
-    """The error of the first rule that refuses a setting of `config`."""
-    for setting, refuses, problem in rules:
-        if refuses:
-            return setting_error(setting, attrgetter(setting)(config), problem)
-    return None
-
-
-def check_ranges(config: Any) -> None:
-    """Check the settings of a dataclass and of its sections. A tuple with a range has at least one element, and a whole
-    number 64 bits."""
+    A tuple with a range has at least one element, and a whole number 64 bits.
+    """
     for name, (_, marks) in declared(config.__class__).items():
         value = attrgetter(name)(config)
         numbers = value if isinstance(value, tuple) else (value,)
         for number in numbers:
             if isinstance(number, int) and number > _LARGEST:
                 raise setting_error(name, number, f"must be at most {_LARGEST:,}")
-        for range_ in (mark for mark in marks if isinstance(mark, Range)):
-            if value == ():
-                raise setting_error(name, "()", "must have at least one value")
-            for number in numbers:
-                if number is not None and not range_.accepts(number):
-                    raise setting_error(name, number, f"must be {range_}")
+        for mark in marks:
+            if isinstance(mark, Range):
+                if value == ():
+                    raise setting_error(name, "()", "must have at least one value")
+                for number in numbers:
+                    if number is not None and not mark.accepts(number):
+                        raise setting_error(name, number, f"must be {mark}")
+            elif isinstance(mark, Registered) and names and value is not None and value not in mark.table:
+                remedy = f"there are {', '.join(mark.table)}" if mark.table else "the imported modules register none"
+                raise setting_error(name, value, f"no such {mark.kind}; {remedy}")
+
+
+Annotations = tuple[Range | Registered | For, ...]
 
 
 @cache
-def declared(settings: type) -> dict[str, tuple[Any, tuple[Range | For, ...]]]:
+def declared(settings: type) -> dict[str, tuple[Any, Annotations]]:
     """The type and the annotations of each setting of a dataclass and of its sections, by its full name."""
-    declarations: dict[str, tuple[Any, tuple[Range | For, ...]]] = {}
+    declarations: dict[str, tuple[Any, Annotations]] = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):
             declarations |= {f"{name}.{inner}": each for inner, each in declared(hint).items()}

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from shared.config.checks import For, Range
+from shared.config.checks import For, Range, Registered
 from shared.errors import setting_error
-from shared.registry import Entry, class_of
+from shared.registry import NETWORKS, Entry, class_of
 
 OptionValue = str | int | float | bool
 Options = dict[str, OptionValue]
@@ -182,7 +182,7 @@ class EnvironmentConfig:
 class NetworkConfig:
     """The network from observations to the heads of the method: policy and value, or action values."""
 
-    name: str = "a3c_cnn"
+    name: Annotated[str, Registered("network", NETWORKS)] = "a3c_cnn"
     """a3c_cnn, nature_cnn, impala_resnet (images), mlp (vectors), or a network that a module of --environment.import
     has registered. a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units. nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units.
     impala_resnet: three stages of 16, 32 and 32 filters, each a 3x3 convolution, max-pooling by 2 and two residual

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from shared.config.checks import For, Range
+from shared.config.checks import For, Range, Registered
 from shared.config.task import Options
-from shared.registry import METHODS
+from shared.registry import EXPLORERS, METHODS, OPTIMIZERS, SCHEDULES
 
 _ACTOR_CRITIC = For("method.name", "actor_critic")
 _Q_LEARNING = For("method.name", "q_learning", "sarsa")
@@ -23,7 +23,7 @@ VECTORS = 2
 class MethodConfig:
     """The loss that actors differentiate."""
 
-    name: str = "actor_critic"
+    name: Annotated[str, Registered("method", METHODS)] = "actor_critic"
     """actor_critic (A3C), q_learning, sarsa, or a method that a module of --environment.import has registered."""
     options: Options = field(default_factory=dict)
     """Options of a method of your own, as names and values; its class has their defaults."""
@@ -68,7 +68,7 @@ class MethodConfig:
 class ExplorationConfig:
     """The exploration of actors. Categorical policies explore by sampling, and use none of these settings."""
 
-    name: str | None = None
+    name: Annotated[str | None, Registered("explorer", EXPLORERS)] = None
     """Explorer that a module of --environment.import has registered. None: the method's own."""
     options: Options = field(default_factory=dict)
     """Options of a registered explorer, as names and values; its class has their defaults."""
@@ -94,12 +94,12 @@ class ExplorationConfig:
 class OptimizerConfig:
     """The optimizer: RMSProp in the A3C form (the default), Adam or SGD."""
 
-    name: str = "rmsprop"
+    name: Annotated[str, Registered("optimizer", OPTIMIZERS)] = "rmsprop"
     """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε). adam. sgd. Or an optimizer that a module of
     --environment.import has registered."""
     learning_rate: Annotated[float, Range(above=0)] = 7e-4
     """Initial learning rate η."""
-    schedule: str = "linear"
+    schedule: Annotated[str, Registered("schedule", SCHEDULES)] = "linear"
     """Schedule of the learning rate by global frames: linear or cosine, to 0; constant; or a schedule that a module of
     --environment.import has registered."""
     annealing_frames: Annotated[int | None, Range(1), For("optimizer.schedule", "linear", "cosine")] = None

@@ -66,6 +66,8 @@ MISTAKES = {
     "train pendulum --exploration.noise independent --exploration.noise-persistence-agent-steps 8": "is for "
     "--exploration.noise state_dependent; leave it out with independent",
     "train cartpole-q --method.entropy-cost 0.01": "0.01: is for --method.name actor_critic; leave it out with q_learn",
+    # A setting without an effect, before a rule of several settings.
+    "train cartpole-q --method.entropy-cost 0.5 --method.n-step 999": "0.5: is for --method.name actor_critic; leave",
     "train pong-q --method.target-interval-agent-steps 9": "is for --method.target-network True; leave it out with",
     "train lunarlander --optimizer.decay 0.99": "is for --optimizer.name rmsprop; leave it out with adam",
     "train cartpole-tutorial --optimizer.annealing-frames 900": "is for --optimizer.schedule linear or cosine; leave",
