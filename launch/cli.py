@@ -13,7 +13,7 @@ from launch.interrupts import Interrupts
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (
         "[PRESET]",
-        "train an agent, by a preset or an environment's id; pong by default",
+        "train an agent, by a preset or an environment's id",
         "commands.train:train_line",
     ),
     "evaluate": ("RUN", "play whole episodes by an explicit protocol", "results.evaluate:evaluate"),
@@ -24,11 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "runs": ("", "list runs: which are running, how far, what they have reached", "commands.runs:list_runs"),
     "stop": ("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "commands.runs:stop"),
     "export": ("RUN", "write the network as a Keras model and a SavedModel", "results.export:export"),
-    "bench throughput": (
-        "",
-        "agent steps per second, and where the time goes",
-        "bench.throughput:throughput",
-    ),
+    "bench throughput": ("", "agent steps per second, and where the time goes", "bench.throughput:throughput"),
     "bench scaling": ("", "throughput against the number of actors, measured or rehearsed", "bench.scaling:scaling"),
     "doctor": ("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
     "config": ("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
@@ -80,9 +76,7 @@ def _run(command: str, *rest: str) -> int | None:
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            benches = [name for name in COMMANDS if name.startswith("bench ")]
-            names = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
-            raise ConfigurationError(f"unknown command {command}{nearest(command, names)}")
+            raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
         module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]

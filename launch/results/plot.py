@@ -119,8 +119,6 @@ def plot(arguments: PlotArguments) -> None:
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
     """The run folders among `paths` and directly below them, each of them once."""
-    if not paths:
-        raise ConfigurationError("RUN: is missing; name at least one run folder, or latest")
     folders: list[Path] = []
     for path in paths:
         inside = [path] if (path / "config.json").is_file() else sorted(p.parent for p in path.glob("*/config.json"))

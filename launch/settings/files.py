@@ -34,23 +34,6 @@ SHORT_NAMES = {
     "environment.import": "environment.imports",
 }
 """Short names of settings on the command line."""
-# Settings by their names in other libraries; docs/coming-from.md has more.
-_NAMES_ELSEWHERE = {
-    **dict.fromkeys(("workers", "num_workers", "num_env_runners"), "actors"),
-    **dict.fromkeys(("gpu", "gpus", "num_gpus", "cuda"), "actor.device"),
-    **dict.fromkeys(("num_envs", "n_envs"), "actor.total_environments"),
-    **dict.fromkeys(("num_steps", "n_steps", "t_max", "rollout_fragment_length"), "actor.unroll_length"),
-    **dict.fromkeys(("timesteps", "total_timesteps"), "total_frames"),
-    "batch_size": "learner.agent_steps_per_update",
-    "gamma": "method.discount",
-    "gae_lambda": "method.return_lambda",
-    "ent_coef": "method.entropy_cost",
-    "vf_coef": "method.value_cost",
-    "clip_range": "method.clip_ratio",
-    "n_epochs": "actor.epochs",
-    "grad_clip": "optimizer.max_gradient_norm",
-    "max_grad_norm": "optimizer.max_gradient_norm",
-}
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
@@ -231,21 +214,14 @@ def option_name(name: str) -> str:
 def similar(name: str, names: Collection[str]) -> list[str]:
     """The known names that an unknown one may stand for, at most three."""
     group, _, last = name.rpartition(".")
-    meant = (SHORT_NAMES | _NAMES_ELSEWHERE).get(last, "")
-    if meant in names:
+    if (meant := SHORT_NAMES.get(last, "")) in names:
         return [meant]
-    parts = {other: other.rpartition(".") for other in names}
-    in_group = {other: part for other, (of, _, part) in parts.items() if group in ("", of)}
-    # Only last parts: full names of one group are all similar, and a name without its group is similar to none.
-    near = get_close_matches(last, in_group.values(), n=1)
-    whole = [] if group and in_group else get_close_matches(name, names, n=1)
-    return (
-        get_close_matches(name, whole, cutoff=0.85)
-        or [other for other, (_, _, part) in parts.items() if part == last][:3]
-        or [other for other, part in in_group.items() if part in near][:3]
-        or [other for other, part in in_group.items() if last in part.split("_")][:3]
-        or whole
-    )
+    # Of the same group, by last parts alone: full names of one group are all similar.
+    parts = {other: other.rpartition(".")[2] for other in names if group in ("", other.rpartition(".")[0])}
+    same = [other for other in names if other.rpartition(".")[2] == last]
+    near = get_close_matches(last, parts.values(), n=1)
+    whole = [] if group and parts else get_close_matches(name, names, n=1)
+    return same[:3] or [other for other, part in parts.items() if part in near][:3] or whole
 
 
 KINDS = {name: kind for name, (kind, _) in declared(RunConfig).items()}

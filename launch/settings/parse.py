@@ -31,8 +31,6 @@ OPTIONS = [name for name, kind in KINDS.items() if get_origin(kind) is dict]
 
 _OPTION = re.compile(r"--([a-zA-Z][^=\s]*)(?:=(.*))?", re.DOTALL)
 _SHORT_OPTION = re.compile(r"-([a-zA-Z][\w.-]*)")
-_MOST_LISTED = 12
-_SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 def fields_of(command: type) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -72,10 +70,10 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
             raise _unknown(word, dashed[1].replace("-", "_"), options, title)
     defaults = {field.name: field.default for field in fields(command)}  # type: ignore[arg-type]
     for name, kind in operands.items():
-        if get_origin(get_args(kind)[0]) is tuple:
-            values[name], loose = read_value(name, kind, loose), []
-        elif loose:
-            values[name] = read_value(name, kind, loose.pop(0))
+        several = get_origin(get_args(kind)[0]) is tuple
+        if loose:
+            values[name] = read_value(name, kind, loose if several else loose[0])
+            loose = [] if several else loose[1:]
         elif defaults[name] is MISSING:
             raise ConfigurationError(f"{name.upper()}: is missing; see {title} --help")
     if loose:
@@ -111,11 +109,6 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         name = typed.replace("-", "_")
         name = SHORT_NAMES.get(name, name)
         switched_off = re.sub(r"(^|\.)no_(?=[^.]+$)", r"\1", name)
-        pairs = []
-        for whole in OPTIONS:
-            if name.startswith(f"{whole}.") and whole in options:
-                # --environment.options.length 5
-                name, pairs = whole, [typed.removeprefix(f"{whole}.")]
         if options.get(name) is bool:
             values[name] = _switch(name, attached, left)
         elif name not in options and options.get(switched_off) is bool:
@@ -123,7 +116,7 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         elif name not in options:
             raise _unknown(word, name, options, title)
         elif name in OPTIONS:
-            words = [*pairs, *following(attached)]
+            words = [*following(attached)]
             if len(words) % 2:
                 raise setting_error(name, " ".join(words), "must be names and values, like length 5 goal far")
             options_of = zip(words[::2], words[1::2], strict=True)
@@ -139,23 +132,13 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
 
 
 def _switch(name: str, attached: str | None, left: deque[str]) -> bool:
-    """The value of a switch: attached to it, or the next word where that can be no other than a value; else True."""
+    """The value of a switch: attached to it, or the next word where that is True or False; else True."""
     if attached is None:
-        attached = left.popleft() if left and left[0].lower() in _SWITCH_WORDS else "True"
-    if attached.lower() not in ("true", "false"):
-        group, dot, last = name.rpartition(".")
-        switches = f"{option_name(name)} for True, {option_name(f'{group}{dot}no_{last}')} for False"
-        raise setting_error(name, attached, f"must be True or False, or be left out: {switches}")
-    return attached.lower() == "true"
+        attached = left.popleft() if left and left[0].lower() in ("true", "false") else "True"
+    return bool(read_value(name, bool, attached))
 
 
 def _unknown(word: str, name: str, options: Mapping[str, Any], title: str) -> ConfigurationError:
-    group = name.rpartition(".")[0]
-    listed = [option_name(other) for other in options if not group or other.rpartition(".")[0] == group]
-    if near := similar(name, options):
-        advice = f"did you mean {' or '.join(map(option_name, near))}?"
-    elif 0 < len(listed) <= _MOST_LISTED:
-        advice = f"there are {', '.join(listed)}"
-    else:
-        advice = f"see {title} --help{'-all' if listed else ''}"
+    near = similar(name, options)
+    advice = f"did you mean {' or '.join(map(option_name, near))}?" if near else f"see {title} --help-all"
     return ConfigurationError(f"{word.partition('=')[0]}: there is no such option; {advice}")

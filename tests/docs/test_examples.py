@@ -196,7 +196,7 @@ def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
     module.write_text(OWN_OPTIONS)
     sys.path.append(os.getcwd())
     own = "--environment.import own_options --method.name scaled --network.name wide"
-    options = "--method.options scale 2 kind 5 --method.options.squared true --network.options units 12"
+    options = "--method.options scale 2 kind 5 squared true --network.options units 12"
     assert main(f"train cartpole {SMALL} {own} {options}".split()) == 0
     config = json.loads(Path("run/config.json").read_text())
     assert (config["method"]["options"]["scale"], config["network"]["options"]) == (2, {"units": 12})
