@@ -99,6 +99,17 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     assert shares == (share, share, None, share._replace(number=4))
 
 
+def test_a_target_is_sent_to_an_actor_once(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 1)
+    for sequence, version in enumerate((1, 1, 2, 2), 1):
+        executor.publish_target(snapshot(version))
+        executor.dispatch(0)
+        end(ray, ray.calls[-1], 0, sequence)
+        assert completed(executor) == (0, sequence)
+    targets = [call.arguments[1] for call in ray.calls]
+    assert [target and target.version for target in targets] == [1, None, 2, None]
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_node_may_end_some_moments_after_its_actors(
     lost: bool, cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
