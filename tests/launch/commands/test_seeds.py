@@ -1,6 +1,7 @@
 """Several seeds of one setting, and runs that cannot start: one line, exit code 2, and no folder."""
 
 import json
+import re
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -164,25 +165,18 @@ def test_seeds_go_on_with_the_modules_of_a_file(working_folder: Path, monkeypatc
 
     monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
     monkeypatch.syspath_prepend(working_folder)
-    monkeypatch.delitem(sys.modules, "theirs", raising=False)
     assert main(["train", "--config", "mine.toml", "--seeds", "1,2", "--run-dir", "study"]) == 0
     assert resumed == [True, False]
 
 
 def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.CaptureFixture) -> None:
     evaluation = {"mean_return": 17_622.25, "standard_error": 362.05}
-    reached = {"seconds": 600.0, "agent_steps": 8_000_000}
-    run = {"status": "return_reached", "evaluation": evaluation, "confirmed_crossing": reached}
-    run |= {"mean_return_100": 17_000.5, "agent_steps_sampled": 10_000_000, "wall_seconds": 9e5}
+    run = {"status": "return_reached", "evaluation": evaluation, "mean_return_100": 17_000.5, "wall_seconds": 9e5}
+    run |= {"confirmed_crossing": {"seconds": 600.0, "agent_steps": 8_000_000}, "agent_steps_sampled": 10_000_000}
     Console(width=80).print(seeds_table({1: run, 10: {}}, 80))
-    headings, *shown = (line.split("  ") for line in capsys.readouterr().out.splitlines())
-    words = ["seed", "status", "return", "evaluation", "to target", "minutes to target"]
-    assert [word.strip() for word in headings if word] == words
+    _, *shown = (re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines())
     values = ["1", "return reached", "17000.50", "17622.25 ± 362.05", "8,000,000", "10.0"]
-    not_run = ["10", "not run", "-", "-", "-", "-"]
-    assert [[word.strip() for word in line if word.strip()] for line in shown] == [values, not_run]
-    Console(width=120).print(seeds_table({1: run}, 120))
-    assert "15000.0" in capsys.readouterr().out
+    assert shown == [values, ["10", "not run", "-", "-", "-", "-"]]
 
 
 def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureFixture) -> None:

@@ -171,7 +171,7 @@ LABELS = ("policy lag mean/max", "dropped agent steps", "synchronise + wait", "e
 VALUES = ("12,468", "39,999,999 (100.0 %)", "too_old 12,345, unfinished_update 123", "57 µs", "12.34 ms", "20.0%")
 
 
-@pytest.mark.parametrize("columns", [80, 79, 60, 50])
+@pytest.mark.parametrize("columns", [80, 79, 50])
 def test_narrow_terminals_show_whole_numbers(columns: int) -> None:
     console = screen(columns)
     # The preset ends at a return, most often long before its frames.
@@ -180,14 +180,25 @@ def test_narrow_terminals_show_whole_numbers(columns: int) -> None:
     assert [part for part in (*LABELS, *VALUES, "time left at most") if part not in shown_by(console)] == []
 
 
-def test_the_terminals_own_ctrl_c_stays_on_the_last_line_of_the_table(cartpole: RunConfig) -> None:
-    """It is echoed at the cursor, and the table is drawn again by moving up from there by its number of lines."""
-    console = screen(80)
-    with Display(cartpole, console) as display:
-        display.show(Started("run", cartpole, 1))
+def test_the_table_until_it_stays_on_the_screen(cartpole: RunConfig) -> None:
+    console, config = screen(80), replace(cartpole, total_frames=10**9)
+
+    with Display(config, console) as display:
+        display.show(Started("run", config, 1))
         display.update(LARGE)
-    last = next(line for line in shown_by(console).splitlines() if "unfinished_update" in line)
-    assert len(last) + len("^C") <= console.width
+        # The last interval of a run has no rollout: the numbers of the one before stay.
+        dropped = LARGE.agent_steps_dropped
+        empty = Progress(frames=40_000_004, policy_lag_max=7, learning_rate=1e-4, agent_steps_dropped=dropped)
+        display.update(empty)
+        # It would have hours left, by its frames.
+        display.show(Stopped("run", SUMMARY | {"status": "return_reached"}))
+    last = shown_by(console).rpartition("CartPole-v1")[2].splitlines()
+    for value in ("40,000,004", "57 µs", "1234 µs", "12.34 ms", "0.123", "20.0%", "0.00 / 7", "1.00e-04"):
+        assert value in " ".join(last)
+    assert [line.split()[-2] for line in last if "time left" in line] == ["-"]
+    # The terminal's own ^C is echoed at the cursor, and the table is drawn again by moving up from there.
+    (caption,) = (line for line in last if "unfinished_update" in line)
+    assert len(caption) + len("^C") <= console.width
 
 
 def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> None:
@@ -232,30 +243,6 @@ def test_no_table_of_zeros_before_the_actors_report(
     assert before.count("\n") == fresh
     assert "1,000 (1.0 %)" in shown_by(console)
     assert "too late" not in shown_by(console)
-
-
-def test_the_numbers_of_rollouts_stay_in_an_interval_without_one(cartpole: RunConfig) -> None:
-    """The last interval of a run is one, and its table stays on the screen."""
-    console = screen()
-    with Display(cartpole, console) as display:
-        display.show(Started("run", cartpole, 1))
-        display.update(LARGE)
-        empty = Progress(frames=40_000_004, policy_lag_max=7, learning_rate=1e-4)
-        display.update(empty)
-    last = shown_by(console).rpartition("CartPole-v1")[2]
-    for shown in ("40,000,004", "57 µs", "1234 µs", "12.34 ms", "0.123", "20.0%", "0.00 / 7", "1.00e-04"):
-        assert shown in last
-
-
-def test_the_last_table_has_no_time_left(cartpole: RunConfig) -> None:
-    """A run that has reached its return would have hours, by its frames."""
-    console, config = screen(), replace(cartpole, total_frames=10**9)
-    with Display(config, console) as display:
-        display.show(Started("run", config, 1))
-        display.update(LARGE)
-        display.show(Stopped("run", SUMMARY | {"status": "return_reached"}))
-    last = shown_by(console).rpartition("CartPole-v1")[2].splitlines()
-    assert [line.split()[-2] for line in last if "time left" in line] == ["-"]
 
 
 def expectations(preset: str, config: RunConfig, *updates: Progress) -> list[str]:
@@ -327,15 +314,15 @@ def test_the_last_lines_are_the_commands_for_the_run(
         display.show(Started(str(tmp_path), config, 1))
         display.show(Stopped(str(tmp_path), summary))
     resume = f"continue:     tributary train --resume {tmp_path}{trust}{more}"
-    assert shown_by(console).splitlines()[-4:] == [
-        f"curves:       tensorboard --logdir {tmp_path}",
+    shown = shown_by(console).splitlines()
+    assert shown[-3:] == [
         f"evaluate:     tributary evaluate {tmp_path}{trust}",
         f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}",
         resume,
     ]
-    (curves,) = [line for line in summary_lines(summary | {"episodes": 1}, "run", "") if line.startswith("curves:")]
-    assert curves == "curves:       tributary plot run, or tensorboard --logdir run"
-    # A run that has ended before its first rollout has nothing to look at.
+    # No curve without a return, and nothing to look at before the first rollout.
+    assert shown[-4] == f"curves:       tensorboard --logdir {tmp_path}"
+    assert f"tributary plot {tmp_path}" in summary_lines(summary | {"episodes": 1}, str(tmp_path), "")[-4]
     untrained = summary_lines(summary | {"frames": 0}, str(tmp_path), trust)
     assert untrained[-2:] == [f"run folder:   {tmp_path}", resume]
 
