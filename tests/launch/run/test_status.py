@@ -119,25 +119,6 @@ def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict) -> None:
         assert reached_limit(CONFIG, summary) is None
 
 
-def test_a_finished_run_trains_nothing_and_names_its_limit(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    run, result = tmp_path / "run", tmp_path / "result.json"
-    small = "--executor inline --total-frames 1,000 --actor.environments 4 --evaluation.every-frames 0"
-    assert main(f"train cartpole {small} --stop-measure training --run-dir {run}".split()) == 0
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    frames = json.loads((run / "summary.json").read_text())["frames"]
-    capsys.readouterr()
-
-    assert main(f"train --resume {run} --json {result}".split()) == 0
-    said = f"nothing to do: the run has {frames:,} of 1,000 total frames; it goes further with --total-frames N\n"
-    assert capsys.readouterr().out == said
-    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-    assert json.loads(result.read_text())["frames"] == frames
-
-    assert main(f"train --resume {run} --total-frames=2k".split()) == 0
-    assert "changed:      --total-frames 1000 → 2000" in capsys.readouterr().out
-    assert json.loads((run / "summary.json").read_text())["frames"] >= 2_000
-
-
 @pytest.mark.usefixtures("working_folder")
 def test_runs_of_one_second_have_folders_of_their_own() -> None:
     meet = threading.Barrier(8)
