@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +17,6 @@ from actors.environments import environment_spec
 from launch.bench.scaling import summarise, verdict
 from launch.bench.throughput import steady_state
 from launch.cli import main
-from launch.machine import PRETENDED_GPUS
 from launch.presets import PRESETS
 from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -140,20 +138,6 @@ def test_a_busy_machine_is_marked(
         assert ("busy machine: load average 1000.0 on" in out) == bool(reasons)
 
 
-def test_actors_on_a_gpu_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    devices, file = [], tmp_path / "throughput.json"
-    monkeypatch.setenv(PRETENDED_GPUS, "1")
-    monkeypatch.setattr(
-        "launch.bench.throughput.train_for", lambda config, _: devices.append(config.actor.device) or rows(1_000)
-    )
-    monkeypatch.setattr("launch.bench.throughput.load_average", lambda: 0.0)
-    assert main(f"bench throughput pong --actor.device auto --json {file}".split()) == 0
-    assert devices == ["gpu"]
-    assert "actors on the GPU" in " ".join(capsys.readouterr().out.split())
-
-
 def measured(rate: float, utilisation: float = 0.1, wait: float = 5e-6) -> dict[str, Any]:
     stages = {"environment": 340e-6, "acting": 40e-6, "gradient": 60e-6, "synchronise": 1e-6, "wait": wait}
     return {
@@ -195,34 +179,30 @@ def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -
     assert verdict(points[:1], CONFIG) == "one number of actors shows no saturation"
 
 
-def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize("before", [0, 2])
+def test_interrupts_keep_points(
+    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     turns: list[tuple[int | str, int]] = []
 
     def train_for(config: RunConfig, _seconds: float) -> list[dict]:
-        turns.append((config.actors, config.actor.unroll_length))
-        if len(turns) == 3:
+        if len(turns) == before:
             raise KeyboardInterrupt
+        turns.append((config.actors, config.actor.unroll_length))
         return rows(2_000.0 * int(config.actors))
 
     monkeypatch.setattr("launch.bench.scaling.train_for", train_for)
     monkeypatch.setattr("launch.bench.scaling.load_average", lambda: 1_000.0)
     file = tmp_path / "scaling.json"
-    command = f"bench scaling pong --actors 2,1 --actor.unroll-length 16 --json {file}"
-    assert main(command.split()) == 130
-    assert turns == [(1, 16), (2, 16), (1, 16)]
+    assert main(f"bench scaling pong --actors 2,1 --actor.unroll-length 16 --json {file}".split()) == 130
+    out = capsys.readouterr().out
+    if not before:
+        assert "interrupted; nothing was measured" in out
+        assert not file.exists()
+        return
+    assert turns == [(1, 16), (2, 16)]
     result = json.loads(file.read_text())
     assert [(row["actors"], row["repeats"]) for row in result["points"]] == [(1, 1), (2, 1)]
     assert result.keys() >= {"command", "hardware", "versions", "settings", "verdict", "preset"}
-    out = capsys.readouterr().out
     assert "no saturation" in out
     assert (len(result["busy"]), "busy machine: load average 1000.0 on" in out) == (1, True)
-
-
-def test_an_interrupt_before_the_first_measurement_shows_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr("launch.bench.scaling.train_for", Mock(side_effect=KeyboardInterrupt))
-    file = tmp_path / "scaling.json"
-    assert main(f"bench scaling cartpole --actors 1,2 --json {file}".split()) == 130
-    assert "interrupted; nothing was measured" in capsys.readouterr().out
-    assert not file.exists()
