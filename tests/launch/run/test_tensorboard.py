@@ -90,23 +90,17 @@ WANDB = RunConfig(trackers=("wandb",))
 
 
 @pytest.mark.parametrize("kept", ["", "{"])
-def test_wandb_follows_tensorboard_under_one_id(
-    kept: str, tmp_path: Path, wandb: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", "games")
+def test_wandb_goes_on_under_one_id(kept: str, tmp_path: Path, wandb: Mock) -> None:
+    """What arrives there is in tests/trackers."""
     folder = tmp_path / "ours" / "seed-1"
     folder.mkdir(parents=True)
-    if kept:
-        (folder / "trackers.json").write_text(kept)
+    (folder / "trackers.json").write_text(kept)
     for _ in range(2):
         TensorBoard(folder, WANDB, pytest.fail).close()
     started, resumed = (call.kwargs for call in wandb.init.call_args_list)
     assert wandb.init.return_value.finish.call_count == 2
-    assert (started["sync_tensorboard"], started["resume"]) == (True, "allow")
     assert started["id"] == resumed["id"] == json.loads((folder / "trackers.json").read_text())["wandb"]
-    assert Path(started["dir"]) == folder.parent, "its own copies would be read again"
-    assert (started["project"], started["group"], started["name"]) == ("games", "ours", "ours/seed-1")
-    assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
+    assert (started["resume"], started["group"], started["name"]) == ("allow", "ours", "ours/seed-1")
 
 
 def test_wandb_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
