@@ -95,15 +95,3 @@ def test_actors_receive_the_settings_of_the_folder(
     assert (of_resumed.actor, of_resumed.learner) == (of_new.actor, of_new.learner)
     in_flight = {config.actor.environments * config.actors for config in (of_new, of_resumed)}
     assert in_flight == {max(of_new.actor.total_environments, 2 * of_new.actors)}
-
-
-@pytest.mark.parametrize("actors", [1, 4])
-def test_a_choice_by_hand_reaches_the_actors(actors: int, received: list[RunConfig], tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    line = f"train {PRESET} {NEW} --actors {actors} --actor.environments 3 --seeds 1 --run-dir {folder}"
-    run_line(line)
-    assert {config.actor.environments for config in received} == {3}
-    run_line(f"{line} {FURTHER} --lr 1e-3")
-    assert {config.actor.environments for config in received} == {3}
-    assert received[-1].optimizer.learning_rate == 1e-3
-    assert received[-1] == RunFolder(folder / "seed-1").read_settings()
