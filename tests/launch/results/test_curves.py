@@ -62,13 +62,6 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
         assert why in page.read_text()
 
 
-def test_pictures_are_not_in_the_style_of_the_user(tmp_path: Path) -> None:
-    """LaTeX, which papers are set with, may not be installed."""
-    run = str(written_run(tmp_path, [{"frames": 10, "mean_return_100": 1.0}, {"frames": 20, "mean_return_100": 2.0}]))
-    with rc_context({"text.usetex": True}):
-        assert main(["plot", run]) == main(["report", run]) == 0
-
-
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
     write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 25, 35])))
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -136,17 +129,23 @@ def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
         assert legend(axes) == [f"median of {seeds}, quartiles; thin: each run"]
 
 
-def test_runs_of_one_seed_are_not_counted_as_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_seed_are_no_seeds_and_one_without_a_row_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     row = {"frames": 5, "mean_return_100": 1.0, "episodes": 1, "stage_microseconds": {}}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        written_run(tmp_path / name, [row], RunConfig(seed=seed))
-    assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
-    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end 1.0 (seed 1), 1.0 (seed 1), 1.0" in capsys.readouterr().out
+    for name, seed, rows in (("a", 1, [row]), ("b", 1, [row]), ("c", 2, [row]), ("d", 3, [])):
+        written_run(tmp_path / name, rows, RunConfig(seed=seed))
+    shown = []
+    # Not in the style of the user: LaTeX, which papers are set with, may not be installed.
+    with rc_context({"text.usetex": True}):
+        for command in (["plot"], ["report"], ["plot", str(tmp_path / "a" / ".." / "b"), f"--output={tmp_path}/x.svg"]):
+            assert main([*command, str(tmp_path)]) == 0
+            shown.append(capsys.readouterr().out.replace("\n", ""))
+            assert f"left out: {tmp_path / 'd'} has no metrics yet" in shown[-1]
+    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end 1.0 (seed 1), 1.0 (seed 1), 1.0" in shown[0]
     assert "3 runs of 2 seeds" in (tmp_path / "report.html").read_text()
-    # The same run twice is one.
-    output = f"--output={tmp_path / 'twice.svg'}"
-    assert main(["plot", str(tmp_path / "a" / ".." / "b"), str(tmp_path), output]) == 0
-    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end" in capsys.readouterr().out
+    assert "ALE/Pong-v5: 3 runs of 2 seeds, at the end" in shown[2], "the same run twice is one"
+    assert (tmp_path / "curve.svg").is_file()
 
 
 def test_labels_and_a_grid_for_other_programs(tmp_path: Path, refused: Callable[[str], str]) -> None:
@@ -206,13 +205,3 @@ def test_plots_of_several_runs_go_into_their_common_folder(working_folder: Path)
     assert default_output(runs[:2], "curve.png") == working_folder / "seeds" / "curve.png"
     assert default_output(runs, "curve.png") == working_folder / "curve.png"
     assert default_output(runs[2:], "curve.png") == working_folder / "elsewhere" / "run" / "curve.png"
-
-
-def test_a_run_without_a_row_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed, rows in ((1, [{"frames": 5, "mean_return_100": 1.0}, {"frames": 9, "mean_return_100": 2.0}]), (2, [])):
-        written_run(tmp_path / f"seed-{seed}", rows, RunConfig(seed=seed))
-    for command in ("plot", "report"):
-        assert main([command, str(tmp_path)]) == 0
-        assert f"left out: {tmp_path / 'seed-2'} has no metrics yet" in capsys.readouterr().out.replace("\n", "")
-    assert (tmp_path / "curve.svg").is_file()
-    assert (tmp_path / "report.html").is_file()
