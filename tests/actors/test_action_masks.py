@@ -93,11 +93,12 @@ def test_loss_and_gradient_over_allowed_actions(cartpole: RunConfig) -> None:
     with tf.GradientTape() as tape:
         masked = MaskedNetwork(network, (1,), actions, "policy")
         loss = loss_of(make_method(config, actions), masked, None, masked_rollout())
-    expected, entropies, by_table = 0.0, 0.0, np.zeros_like(TABLE)
+    expected, entropies, by_table, targets = 0.0, 0.0, np.zeros_like(TABLE), []
     value = float(TABLE[3, 3])
     for t in reversed(range(3)):
         value = REWARDS[t] + DISCOUNT * value
         advantage = value - TABLE[t, 3]
+        targets.append((value, advantage))
         possible = np.flatnonzero(MASKS[t])
         exponentials = np.exp(TABLE[t, possible])
         probabilities = exponentials / exponentials.sum()
@@ -111,6 +112,8 @@ def test_loss_and_gradient_over_allowed_actions(cartpole: RunConfig) -> None:
         by_table[t, 3] = -advantage
     assert float(loss.total) == pytest.approx(expected, rel=1e-5)
     assert float(loss.statistics["entropy"]) == pytest.approx(entropies / 3, rel=1e-5)
+    spread, left = np.var(targets, axis=0)
+    assert float(loss.statistics["explained_variance"]) == pytest.approx(1.0 - left / spread, rel=1e-4)
     gradient = tf.convert_to_tensor(tape.gradient(loss.total, network.table)).numpy()
     np.testing.assert_allclose(gradient, by_table, rtol=1e-5, atol=1e-6)
     assert (gradient[:3, :3][MASKS[:3] == 0] == 0).all()

@@ -11,12 +11,20 @@ import pytest
 from rollouts import first_weights, make_actor, make_policy, run
 
 from actors.actor import Actor
-from actors.environments import StepResult, VectorEnvironment, environment_spec
+from actors.environments import NonFinite, StepResult, VectorEnvironment, environment_spec
 from actors.evaluator import EpisodeFingerprints, Evaluator
 from actors.gradient import SingleGradient
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
-from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.config import (
+    ActorConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    ExplorationConfig,
+    MethodConfig,
+    NetworkConfig,
+    RunConfig,
+)
 from shared.methods.method import dead_units, explained_variance
 from shared.types import (
     ActionSpec,
@@ -136,6 +144,20 @@ def test_the_first_rewards_are_normalised_by_the_actor_itself() -> None:
     )
     rollouts.reward_factor = 0.5
     np.testing.assert_array_equal(fill(rollouts, step((6.0,)), step((-30.0,))).rewards[:, 0], [3.0, -10.0])
+
+
+def test_a_number_of_one_environment_costs_the_rollout() -> None:
+    rollouts = RolloutBuilder(
+        RunConfig(actor=ActorConfig(environments=2, unroll_length=1)), (1,), "float32", ActionSpec(5)
+    )
+    no = (False, False)
+    reward, observation = step((0.5, np.nan), no, no, no), step((0.5, 0.0), no, no, no)
+    observation = observation._replace(non_finite=NonFinite(np.array([False, True]), "[0] = inf"))
+    for result, what in ((reward, "reward nan"), (observation, "observation [0] = inf")):
+        rollouts.begin()
+        rollouts.add(np.zeros(2, np.int32), result)
+        np.testing.assert_array_equal(rollouts.finish().rewards, [[0.5, 0.0]])
+        assert rollouts.non_finite == what
 
 
 def test_info_is_of_the_steps_that_end_an_episode() -> None:
@@ -376,6 +398,17 @@ def test_an_evaluation_is_the_same_in_calls_of_any_length(cartpole: RunConfig) -
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3))
     parts = evaluated(make_actor(config), WeightSnapshot(1, first_weights(config)), SHARE)
     assert sorted(np.concatenate([part.games for part in parts])) == sorted(evaluate(config).games)
+
+
+def test_an_evaluation_explores_by_the_smallest_epsilon(cartpole: RunConfig) -> None:
+    exploration = ExplorationConfig(final_epsilons=(0.0, 1.0), annealing_frames=1)
+    config = replace(cartpole, method=MethodConfig(name="q_learning"), exploration=exploration)
+    config = replace(config, evaluation=EvaluationConfig(episodes=6, environments=3))
+    actor, weights, games = make_actor(config), first_weights(config), []
+    for number, (policy, frames) in enumerate((("greedy", 0), ("sampled", 0), ("sampled", 1))):
+        parts = evaluated(actor, WeightSnapshot(1, weights, frames), SHARE._replace(number=number, policy=policy))
+        games.append(np.concatenate([part.games for part in parts]).tolist())
+    assert games[0] == games[1] == games[2]
 
 
 def test_a_reset_is_no_agent_step_of_an_evaluation(cartpole: RunConfig) -> None:

@@ -19,7 +19,7 @@ from shared.methods.method import MethodLoss, Samples, TargetInputs, Targets
 from shared.moments import AdvantageMoments, with_newer
 from shared.networks import NetworkOutput
 from shared.registry import MethodEntry
-from shared.types import GradientReport, Heartbeat, NextCall, WeightSnapshot
+from shared.types import EvaluationShare, GradientReport, Heartbeat, NextCall, WeightSnapshot
 
 
 class LogProbs(ActorCritic):
@@ -201,17 +201,17 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
     assert len(ahead) > 5
 
 
-def test_a_target_network_is_kept_while_an_actor_plays_ahead() -> None:
+def test_a_target_network_is_kept_from_an_evaluation_while_an_actor_plays_ahead() -> None:
     config = replace(Q_LEARNING, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
     first = make_actor(config)
     once, always = (make_actor(config, 1, first), make_actor(config, 1))
     assert once.next_call is NextCall.AHEAD
-    found, target = [], new
-    for actor, later in ((once, None), (always, new)):
-        result = actor.run(old, target)
-        while isinstance(result, Heartbeat):
-            result = actor.run(old, later)
+    once.evaluate(old, new, EvaluationShare(1, "sampled", 0, 1, 1))
+    found = []
+    for actor, target in ((once, None), (always, new)):
+        while isinstance(result := actor.run(old, target), Heartbeat):
+            pass
         found.append(result.gradient)
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-8)
 

@@ -1,6 +1,7 @@
 """The learner and its account: admission, sums of a node, schedules, moments, the target network, and checkpoints."""
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,7 +248,9 @@ def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None
     bad = np.full(5, np.nan, np.float32)
     not_finite = report(1, actor_id=2, gradient=bad, non_finite="gradient")
     reports = [report(1, actor_id=1), not_finite, report(1, actor_id=3)]
+    began = time.perf_counter()
     outcomes = learner.submit_sum(aggregated(reports))
+    assert 0.0 < sum(outcome.seconds for outcome in outcomes) <= time.perf_counter() - began
     assert [o.dropped for o in outcomes] == [None, "non_finite", None]
     assert outcomes[-1].updated
     assert learner.account.ledger.applied == 20

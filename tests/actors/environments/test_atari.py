@@ -32,6 +32,12 @@ def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
     assert lives + int(result.lost_life[0]) == 5
 
 
+def test_rewards_are_those_of_the_game() -> None:
+    pacman = VectorEnvironment(EnvironmentConfig(id="ALE/MsPacman-v5"), 1)
+    pacman.reset(0)
+    assert max(float(pacman.step(np.full(1, 3, np.int32)).rewards[0]) for _ in range(80)) == 10.0
+
+
 def test_an_extra_life_is_no_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = iter([3, 4, 3])
     monkeypatch.setattr(AtariAdapter, "lives", lambda *_: np.array([next(lives)], np.int32))
