@@ -2,18 +2,23 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from launch.cli import main
 from launch.presets import PRESETS
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
+from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS
 
 prepare_tensorflow(gpu=False)
+# Modules of tests are in their folders, and here.
+_OF_TESTS = (Path(__file__).parent / "helpers", Path(__file__).parents[1] / "docs" / "examples")
 # Ray runs its workers at niceness 15: other load on the machine would delay the tests that wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -53,9 +58,25 @@ def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A new folder, in which the test stands. What modules that it imports have entered is forgotten, and they are."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tables: tuple[dict, ...] = (METHODS, NETWORKS, EXPLORERS, OPTIMIZERS)
+    before, games, modules = [dict(table) for table in tables], set(gymnasium.registry), set(sys.modules)
+    yield tmp_path
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+    # Libraries, which stay, have their environments registered by names of classes.
+    for name in gymnasium.registry.keys() - games:
+        if not isinstance(gymnasium.registry[name].entry_point, str):
+            del gymnasium.registry[name]
+    for name in sys.modules.keys() - modules:
+        # Not by `getattr`, which would import lazy modules.
+        file = Path(getattr(sys.modules[name], "__dict__", {}).get("__file__") or "/")
+        if file.parent in (tmp_path, *_OF_TESTS):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -86,23 +86,9 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Goes to a folder with an example in it, which is forgotten afterwards."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    known = [(table, dict(table)) for table in (NETWORKS, EXPLORERS, METHODS)]
-    copied: list[str] = []
-
-    def there_is(name: str) -> None:
-        shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
-        copied.append(name)
-
-    yield there_is
-    for name in copied:
-        sys.modules.pop(name, None)
-    for table, before in known:
-        table.clear()
-        table.update(before)
+def example(working_folder: Path) -> Callable[[str], Path]:
+    """Copies an example into the working folder."""
+    return lambda name: Path(shutil.copy(EXAMPLES / f"{name}.py", working_folder))
 
 
 def test_a_method_of_the_users_own_trains_and_is_evaluated(example: Callable, tmp_path: Path) -> None:
@@ -189,10 +175,9 @@ tributary.register_network("wide", Wide, images=False)
 
 
 def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
-    example: Callable, refused: Callable, capsys: pytest.CaptureFixture
+    working_folder: Path, refused: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    example("own_explorer")
-    module = Path("own_options.py")
+    module = working_folder / "own_options.py"
     module.write_text(OWN_OPTIONS)
     sys.path.append(os.getcwd())
     own = "--environment.import own_options --method.name scaled --network.name wide"
@@ -205,21 +190,13 @@ def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
     made = agent._policies[1].method.config.method.options
     assert made == {"scale": 2.0, "kind": "5", "squared": True}
     for wrong, line in (
-        (
-            "--method.options scal 2",
-            "scal 2: there is no such option; scaled takes scale, kind, squared",
-        ),
+        ("--method.options scal 2", "scal 2: there is no such option; scaled takes scale, kind, squared"),
         ("--method.options scale wide", "--method.options scale wide: is not of the type of its default, 1.0"),
         ("--network.options units 1.5", "--network.options units 1.5: is not of the type of its default, 8"),
-        (
-            "--exploration.options x 1",
-            "x 1: there is no such option; there is no class of your own",
-        ),
+        ("--exploration.options x 1", "x 1: there is no such option; there is no class of your own"),
         ("--method.name actor_critic --method.options x 1", "there is no such option; actor_critic takes none"),
     ):
         assert line in refused(f"train cartpole {own} {wrong}")
-    chosen = "--environment.import own_explorer --exploration.name boltzmann --exploration.options final_temperature 1"
-    assert main(f"train cartpole-q {SMALL}er {chosen}".split()) == 0
     # Its sources change between the run and what is done with it.
     module.write_text(OWN_OPTIONS + "# another version\n")
     changed = "the sources of module own_options differ from those that the run began with"
@@ -229,33 +206,27 @@ def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
     resumed = "--resume run --total-frames 1200 --environment.import own_options"
     assert main(["train", *resumed.split()]) == 0
     assert f"changed:      {changed}" in capsys.readouterr().out
-    sys.modules.pop("own_options")
 
 
-@pytest.mark.parametrize("memory", ["none", pytest.param("lstm", marks=pytest.mark.slow)])
-def test_a_network_of_the_users_own_trains_acts_and_is_exported(memory: str, example: Callable) -> None:
+def test_a_network_of_the_users_own_trains_acts_and_is_exported(example: Callable) -> None:
     example("own_network")
-    line = f"train cartpole {SMALL} --network.recurrent {memory} --environment.import own_network --network.name"
-    assert main([*line.split(), "dense_mlp"]) == 0
+    line = f"train cartpole {SMALL} --environment.import own_network --network.name dense_mlp"
+    assert main(line.split()) == 0
     assert json.loads(Path("run/config.json").read_text())["network"]["name"] == "dense_mlp"
     assert json.loads(Path("run/summary.json").read_text())["updates"] > 0
     assert main(["evaluate", "run", "--episodes", "2"]) == 0
     action, state = tributary.load("run").act(np.zeros(4))
-    assert (action in (0, 1), len(state)) == (True, 0 if memory == "none" else 2)
+    assert (action in (0, 1), state) == (True, ())
     assert main(["export", "run", "--output", "model"]) == 0
     model = keras.models.load_model("model/model.keras")
-    if memory == "none":
-        heads = {name: tuple(head.shape) for name, head in model(np.zeros((3, 4))).items()}
-        assert heads == {"policy": (3, 2), "value": (3, 1)}
-        # 4 x 64 and 68 x 64 weights, biases, and heads that see 64 + 4 units.
-        assert model.count_params() == 5 * 64 + 69 * 64 + 69 * 3
-    else:
-        assert set(model.output) == {"policy", "value", "hidden", "cell"}
+    heads = {name: tuple(head.shape) for name, head in model(np.zeros((3, 4))).items()}
+    assert heads == {"policy": (3, 2), "value": (3, 1)}
+    # 4 x 64 and 68 x 64 weights, biases, and heads that see 64 + 4 units.
+    assert model.count_params() == 5 * 64 + 69 * 64 + 69 * 3
 
 
 def test_a_network_of_the_users_own_for_images_scales_them_itself(example: Callable) -> None:
     example("own_images")
-    (Path.cwd() / "sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
     line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.wrappers sides:Camera"
     assert main([*line.split(), *["--environment.import", "own_images", "--network.name", "small_cnn"]]) == 0
     assert json.loads(Path("run/summary.json").read_text())["updates"] > 0
@@ -291,9 +262,7 @@ tributary.register_network("gated", Gated, images=True, whole=True)
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_one_network_of_the_users_own_takes_a_whole_observation(memory: str, example: Callable) -> None:
     example("own_images")
-    sys.modules.pop("gated", None)
     Path("gated.py").write_text(WHOLE)
-    Path("sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
     line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.import gated --network.name gated"
     assert main([*line.split(), "--network.recurrent", memory]) == 0
     assert main(["evaluate", "run", "--episodes", "2", "--trust-imports"]) == 0
@@ -309,15 +278,12 @@ def test_the_name_of_a_part_that_does_not_exist_is_one_line(
     example: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example("own_images")
-    sys.modules.pop("gated", None)
     Path("gated.py").write_text(WHOLE.replace("image_camera", "camera"))
-    Path("sides.py").write_text((Path(__file__).parents[1] / "helpers" / "sides.py").read_text())
     own = "--environment.id sides:Sides-v0 --environment.import gated --network.name gated"
     assert main(f"train images {SMALL} {own}".split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(
-        "KeyError: 'camera' (gated.py:12, in __init__); the parts of an observation are image_camera, vector"
-    )
+    (error,) = capsys.readouterr().err.splitlines()
+    line = "KeyError: 'camera' (gated.py:12, in __init__); the parts of an observation are image_camera, vector"
+    assert error.endswith(line)
 
 
 def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, refused: Callable[[str], str]) -> None:
@@ -336,8 +302,8 @@ def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, r
 
 def test_a_way_to_explore_of_the_users_own_chooses_the_actions(example: Callable) -> None:
     example("own_explorer")
-    line = f"train cartpole-q {SMALL} --environment.import own_explorer --exploration.name"
-    assert main([*line.split(), "boltzmann"]) == 0
+    chosen = "--exploration.name boltzmann --exploration.options final_temperature 0.1"
+    assert main(f"train cartpole-q {SMALL} --environment.import own_explorer {chosen}".split()) == 0
     assert main(["evaluate", "run", "--episodes", "2"]) == 0
     config = RunFolder(Path("run")).read_config()
     policy = Policy(config, environment_spec(config.environment), environments=1000)
@@ -346,7 +312,7 @@ def test_a_way_to_explore_of_the_users_own_chooses_the_actions(example: Callable
     policy.assign(policy.initial_parameters(), frames=config.exploration.annealing_frames)
     # Those of a network that has not learned are nearly alike. ε-greedy actions would be the better one mostly.
     share = np.mean(policy.act(np.ones((1000, 4), np.float32)).actions)
-    assert share == pytest.approx(1 / (1 + np.exp((values[0, 0] - values[0, 1]) / 0.05)), abs=0.05)
+    assert share == pytest.approx(1 / (1 + np.exp((values[0, 0] - values[0, 1]) / 0.1)), abs=0.05)
 
 
 class Another:
@@ -396,28 +362,20 @@ def of_model(make: Callable[[tuple, Sequence], Any]) -> type[KerasNetwork]:
     return OfModel
 
 
-def heads_over(x: Any, heads: Sequence) -> list:
-    return [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
-
-
 def raises(*_: object) -> None:
     raise ValueError("no such layer")
 
 
-def without_features(shape: tuple, heads: Sequence) -> keras.Model:
-    inputs = keras.Input(shape)
-    return keras.Model(inputs, heads_over(inputs, heads))
+def model_with(features: bool = True, **changed: Any) -> Callable[[tuple, Sequence], keras.Model]:
+    """Makes a model with one hidden layer, which `changed` gives another name or other inputs."""
 
+    def make(shape: tuple, heads: Sequence) -> keras.Model:
+        inputs = keras.Input(changed.get("shape", shape))
+        x = keras.layers.Dense(3, name=changed.get("name", "hidden"))(inputs)
+        outputs = [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
+        return keras.Model(inputs, [*outputs, x] if features else outputs)
 
-def for_nine_numbers(_: tuple, heads: Sequence) -> keras.Model:
-    inputs = keras.Input((9,))
-    return keras.Model(inputs, [*heads_over(inputs, heads), inputs])
-
-
-def unnamed_layer(shape: tuple, heads: Sequence) -> keras.Model:
-    inputs = keras.Input(shape)
-    x = keras.layers.Dense(3)(inputs)
-    return keras.Model(inputs, [*heads_over(x, heads), x])
+    return make
 
 
 @pytest.mark.parametrize(
@@ -425,11 +383,14 @@ def unnamed_layer(shape: tuple, heads: Sequence) -> keras.Model:
     [
         (Another, r"cannot be made: TypeError: Wrong of .* does not extend shared\.networks\.Network$"),
         (of_model(raises), r"cannot be made: ValueError: no such layer \(test_examples\.py:\d+, in raises\)$"),
-        (of_model(without_features), "its model has outputs .*; expected are, in float32, policy with 2 units, value"),
-        (of_model(for_nine_numbers), r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
+        (
+            of_model(model_with(features=False)),
+            "its model has outputs .*; expected are, in float32, policy with 2 units, value",
+        ),
+        (of_model(model_with(shape=(9,))), r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
         (of_model(lambda *_: None), r"its model has outputs \[\]"),
         # In another process it would have another name.
-        (of_model(unnamed_layer), r"its layer dense(_\d+)? has the name"),
+        (of_model(model_with(name=None)), r"its layer dense(_\d+)? has the name"),
     ],
 )
 def test_a_network_that_cannot_be_used_is_one_line(
@@ -495,7 +456,6 @@ def test_each_task_is_done_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             exec(code.replace("300_000", "600"), names)
     assert names["action"] in (0, 1)
-    monkeypatch.delitem(sys.modules, "own_network", raising=False)
 
 
 def page(name: str) -> ModuleType:

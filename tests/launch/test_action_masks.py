@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,29 +92,21 @@ def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy
     assert hidden > len(steps)
 
 
-def test_the_example_trains_resumes_and_is_evaluated(
-    working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_trains_resumes_and_is_evaluated(working_folder: Path, refused: Callable[[str], str]) -> None:
     """Its environment raises at a job that is done."""
     shutil.copy(EXAMPLE, working_folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     line = (
         f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} "
         "--optimizer.annealing-frames 100k --environment.no-normalise-rewards "
         "--actor.environments 4 --actor.unroll-length 8 --actor.epochs 2 "
         "--actor.minibatches 2 --environment.action-mask"
     )
-    try:
-        assert main([*line.split(), "mask", "--total-frames", "400", "--run-dir", "no"]) == 2
-        problem = "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'"
-        assert problem in capsys.readouterr().err
-        assert main([*line.split(), "action_mask", "--total-frames", "400", "--run-dir", "run"]) == 0
-        assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "800"]) == 0
-        assert json.loads((working_folder / "run" / "summary.json").read_text())["frames"] >= 800
-        for policy in ("greedy", "sampled"):
-            assert main(f"evaluate run --episodes 8 --policy {policy} --trust-imports --json result".split()) == 0
-        assert json.loads((working_folder / "result").read_text())["protocol"]["action_mask"] == "action_mask"
-        assert -2 < sys.modules["job_picking"].play("run") < 0
-    finally:
-        sys.modules.pop("job_picking", None)
-        gymnasium.registry.pop("JobPicking-v0", None)
+    problem = "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'"
+    assert problem in refused(f"{line} mask")
+    assert main(f"{line} action_mask --total-frames 400 --run-dir run".split()) == 0
+    assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "800"]) == 0
+    assert json.loads((working_folder / "run" / "summary.json").read_text())["frames"] >= 800
+    for policy in ("greedy", "sampled"):
+        assert main(f"evaluate run --episodes 8 --policy {policy} --trust-imports --json result".split()) == 0
+    assert json.loads((working_folder / "result").read_text())["protocol"]["action_mask"] == "action_mask"
+    assert -2 < sys.modules["job_picking"].play("run") < 0

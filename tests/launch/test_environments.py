@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
-from sessions import quick, session
+from sessions import quick
+from spaces import Given
 from waiting import UNTIL_FRAMES
 
 import tributary_rl as tributary
@@ -92,109 +93,75 @@ BOTH = (
     ],
 )
 def test_what_is_seen_is_learned(
-    what: str, settings: str, inputs: Any, action: str, outputs: int, monkeypatch: Any, capsys: pytest.CaptureFixture
+    what: str, settings: str, inputs: Any, action: str, outputs: int, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
     Path("guesses.py").write_text(MODULE)
     line = (
         f"train cartpole {SMALL} {settings} --environment.id guesses:Guess-{what}-v0 --environment.log-info right name "
         f"other --run-dir run"
     )
-    try:
-        assert main(line.split()) == 0
-        assert "note: left out of observations, as it is text: word" in capsys.readouterr().out
-        assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
-        result = json.loads(Path("run/evaluation-training.json").read_text())
-        # About 5 of 10 guesses are right by chance, and with two choices each counts half.
-        assert result["mean_return"] > 9.0
-        assert list(result["info"]) == ["right"]
-        assert result["info"]["right"] > 0.8
-        rows = [json.loads(row) for row in Path("run/metrics.jsonl").read_text().splitlines()]
-        found = [row["info/right"] for row in rows if "info/right" in row]
-        assert 0.0 <= min(found) <= max(found) <= 1.0
-        assert main(["record", "run", "--output", "film.gif", "--overlay"]) == 0
-        assert Path("film.gif").stat().st_size > 0
-        assert main(["export", "run", "--output", "model"]) == 0
-        described = json.loads(Path("model/model.json").read_text())
-        seen = described["inputs"]
-        shapes = {name: part["shape"] for name, part in seen["named"].items()} if "named" in seen else seen["shape"]
-        assert (shapes, described["action"]["kind"]) == (inputs, action)
-        assert described["outputs"]["policy"] == [outputs]
-        if action == "several discrete":
-            assert main(["train", "cartpole", *line.split()[2:-2], "--method.name", "q_learning"]) == 2
-            assert "has several actions at once; use actor_critic" in capsys.readouterr().err
-    finally:
-        sys.modules.pop("guesses", None)
-        for name in ("choices", "both"):
-            gymnasium.registry.pop(f"Guess-{name}-v0", None)
+    assert main(line.split()) == 0
+    assert "note: left out of observations, as it is text: word" in capsys.readouterr().out
+    assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
+    result = json.loads(Path("run/evaluation-training.json").read_text())
+    # About 5 of 10 guesses are right by chance, and with two choices each counts half.
+    assert result["mean_return"] > 9.0
+    assert list(result["info"]) == ["right"]
+    assert result["info"]["right"] > 0.8
+    rows = [json.loads(row) for row in Path("run/metrics.jsonl").read_text().splitlines()]
+    found = [row["info/right"] for row in rows if "info/right" in row]
+    assert 0.0 <= min(found) <= max(found) <= 1.0
+    assert main(["record", "run", "--output", "film.gif", "--overlay"]) == 0
+    assert Path("film.gif").stat().st_size > 0
+    assert main(["export", "run", "--output", "model"]) == 0
+    described = json.loads(Path("model/model.json").read_text())
+    seen = described["inputs"]
+    shapes = {name: part["shape"] for name, part in seen["named"].items()} if "named" in seen else seen["shape"]
+    assert (shapes, described["action"]["kind"]) == (inputs, action)
+    assert described["outputs"]["policy"] == [outputs]
+    if action == "several discrete":
+        assert main(["train", "cartpole", *line.split()[2:-2], "--method.name", "q_learning"]) == 2
+        assert "has several actions at once; use actor_critic" in capsys.readouterr().err
     assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])
-
-
-def test_a_vector_environment_of_its_own_trains_as_copies_do(tmp_path: Path) -> None:
-    """To the bit, with its masks, its numbers in info, both kinds of ends, and evaluations."""
-    environment = {"id": "Walk-v0", "imports": ("vector_tasks",), "action_mask": "allowed", "log_info": ("walk.steps",)}
-    actor = {"environments": 5, "unroll_length": 6, "total_environments": None}
-    common = {"actor": actor, "log_every_seconds": 1e9, "total_frames": 1_500, "evaluation.every_frames": 700}
-    runs = []
-    for vectorization in ("sync", "native"):
-        config = quick(environment={**environment, "vectorization": vectorization}, **common)
-        folder = tmp_path / vectorization
-        run = session(config, folder, actors=2)
-        summary = run.run()
-        rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
-        names = "agent_steps", "episodes", "mean_return_100", "policy_loss"
-        counted = [[row.get(name) for name in names] for row in rows]
-        steps = [row["info/walk.steps"] for row in rows if "info/walk.steps" in row]
-        found = summary["agent_steps_applied"], summary["evaluation"]["mean_return"], counted, steps
-        runs.append((found, run.learner.snapshot().parameters))
-    assert runs[0][0] == runs[1][0]
-    np.testing.assert_array_equal(runs[0][1], runs[1][1])
-    assert 3.0 <= np.mean(steps) <= 7.0
 
 
 @pytest.mark.usefixtures("working_folder")
 def test_an_environment_that_is_only_a_vector_is_trained_evaluated_and_resumed() -> None:
     line = f"train Walks-v0 {SMALL} --environment.import vector_tasks --environment.action-mask allowed --run-dir run"
-    assert main(f"{line} --environment.vectorization native --total-frames 2k".split()) == 0
+    line += " --environment.vectorization native --environment.log-info walk.steps"
+    assert main(f"{line} --total-frames 2k".split()) == 0
     assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "6k"]) == 0
     assert main(["evaluate", "run", "--trust-imports", "--episodes", "20", "--weights", "latest"]) == 0
-    assert np.isfinite(json.loads(Path("run/evaluation-training.json").read_text())["mean_return"])
+    result = json.loads(Path("run/evaluation-training.json").read_text())
+    assert np.isfinite(result["mean_return"])
+    # Each episode's at its end, of 3 to 7 agent steps.
+    assert 3.0 <= result["info"]["walk.steps"] == result["mean_length_agent_steps"] <= 7.0
     agent = tributary.load("run", weights="latest", trust_imports=True)
     assert agent.act(np.zeros((3, 2), np.float32), mask=np.eye(3))[0].tolist() == [-1, 0, 1]
 
 
-class Awkward(gymnasium.Env):
+class Awkward(Given):
     """Changes to another folder, is bound to the thread that makes it, and cannot be closed."""
 
-    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
-
     def __init__(self, folder: str) -> None:
+        super().__init__(Box(-1, 1, (2,), np.float32), Discrete(2), [np.zeros(2, np.float32)] * 10)
         os.chdir(folder)
         self._thread = threading.get_ident()
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed, options=options)
+    def reset(self, **more: Any) -> tuple[Any, dict]:
         assert threading.get_ident() == self._thread
-        self._t = 0
-        return np.zeros(2, np.float32), {}
+        return super().reset(**more)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:  # noqa: ARG002
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         assert threading.get_ident() == self._thread
-        self._t += 1
-        return np.zeros(2, np.float32), 1.0, self._t == 10, False, {}
+        return super().step(action)
 
     def close(self) -> None:
         raise AttributeError("no viewer")
 
 
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    gymnasium.register("Awkward-v0", Awkward)
-    yield
-    gymnasium.registry.pop("Awkward-v0")
-
-
 def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Awkward-v0", EnvSpec("Awkward-v0", Awkward))
     (tmp_path / "simulator").mkdir()
     monkeypatch.chdir(tmp_path)
     options = {"folder": str(tmp_path / "simulator")}
@@ -249,37 +216,20 @@ class Module:
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    module = Module(tmp_path)
-    yield module
-    module.forget()
+def module(working_folder: Path) -> Module:
+    return Module(working_folder)
 
 
-def test_the_process_that_made_a_run_imports_its_module_again(module: Module) -> None:
-    environment = "--environment.id Their-v0 --environment.import their_environments"
-    assert main(f"train cartpole {TINY} {environment} --executor inline --run-dir run".split()) == 0
-    assert module.imports == 1
-    module.forget()
-    assert main(["evaluate", "run", "--episodes", "2"]) == 0
-    assert module.imports == 2
-    assert json.loads(Path("run/evaluation-training.json").read_text())["episodes"] == 2
+def test_imports_need_permission(module: Module, refused: Callable[[str], str]) -> None:
+    def rewrite(**environment: Any) -> None:
+        """The settings are of another process where no run of this one has them."""
+        settings = json.loads(Path("run/config.json").read_text())
+        settings["environment"] |= environment
+        Path("run/config.json").write_text(json.dumps(settings))
 
-
-@pytest.fixture
-def run_of_another_process(module: Module, tmp_path: Path) -> Path:
-    """The folder of a run that another process trained, whose settings name `their_environments`."""
-    # Settings that no run of this process has.
-    environment = "--environment.id their_environments:Their-v0 --environment.reward-scale 2"
-    line = f"train cartpole {TINY} {environment} --executor inline --run-dir run"
-    command = [sys.executable, "-P", "-m", "launch.cli", *line.split()]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert module.imports == 1
-    return tmp_path / "run"
-
-
-def test_imports_need_permission(module: Module, run_of_another_process: Path, refused: Callable[[str], str]) -> None:
+    line = f"train cartpole {TINY} --environment.id their_environments:Their-v0 --executor inline --run-dir run"
+    assert main(line.split()) == 0
+    rewrite(reward_scale=2.0)
     start = f"train cartpole {TINY} --executor inline --run-dir new"
     commands = {
         "train --config run/config.json --run-dir new": "",
@@ -297,13 +247,13 @@ def test_imports_need_permission(module: Module, run_of_another_process: Path, r
             imports = module.imports
             assert main([*command.split(), *permission.split()]) == 0, command
             assert module.imports == imports + 1, command
-    # Commands that only read numbers need no permission.
+    # The run of this process needs no permission, and commands that only read numbers need none.
+    module.forget()
+    assert main(["evaluate", "new", "--episodes", "2"]) == 0
+    assert module.imports == imports + 2
     assert main(["report", "run"]) == main(["plot", "run"]) == 0
     # Permission is for the modules that were named.
-    file = run_of_another_process / "config.json"
-    settings = json.loads(file.read_text())
-    settings["environment"]["imports"] = ["this"]
-    file.write_text(json.dumps(settings))
+    rewrite(imports=["this"])
     line = "train --resume run --total-frames 600 --environment.id their_environments:Their-v0"
     assert "run: would import this: give --trust-imports" in refused(line)
     assert "this" not in sys.modules
