@@ -2,14 +2,9 @@
 
 import copy
 import math
-import random
-import signal
-import sys
 import tempfile
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +12,13 @@ import gymnasium
 import numpy as np
 import pytest
 from accounts import account_of, check_finite
-from changed_settings import another
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from untrained_runs import policy_of
 
-from launch.interrupts import Interrupts
-from launch.run.events import Event, Message, Row
-from launch.run.folder import RunFolder
-from launch.settings.files import KINDS, option_name, with_settings
+from launch.settings.files import with_settings
 from launch.train import train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -146,10 +137,8 @@ faults = st.builds(
 
 @dataclass
 class Plan:
-    """One environment, and the settings of its run, of which a resume changes one.
+    """One environment, and the settings of its run.
 
-    `draws` is the generator of the rewards. If it `handles` SIGTERM, by a handler that each copy sets where it may, the
-    run gets one. `module` is of the user, with a name as many have. If `moves`, its bounds are others at the resume.
     `made` are the copies; `failed` is set by a refused fault.
     """
 
@@ -161,25 +150,12 @@ class Plan:
     seen: str
     longest: int
     settings: dict[str, Any]
-    changed: str | None = None
-    draws: str = "own"
-    handles: bool = False
-    module: str | None = None
-    moves: bool = False
     made: list["Generated"] = field(default_factory=list, repr=False)
     failed: bool = False
 
 
-_DRAWS: dict[str, Callable[["Generated"], float]] = {
-    "own": lambda made: float(made.np_random.normal()),
-    "python": lambda _: random.gauss(),
-    "numpy": lambda _: np.random.normal(),
-    "space": lambda made: float(len(str(made.action_space.sample()))),
-}
-
-
 class Generated(gymnasium.Env):
-    """Random observations and rewards, and a fault. `drawn` are the rewards, `closes` the calls of `close`.
+    """Random observations and rewards, and a fault. `closes` are the calls of `close`.
 
     `course` has an entry for each vector step of a training copy: [agent steps, ended episodes]. [1, 0] in an episode,
     [1, 1] at its end, [0, 0] for a step that resets.
@@ -189,7 +165,6 @@ class Generated(gymnasium.Env):
         self._plan, self._skip = plan, plan.settings["environment.frame_skip"]
         self.observation_space, self.action_space = copy.deepcopy(plan.observations), plan.actions
         self.course: list[list[int]] = []
-        self.drawn: list[float] = []
         self.closes: int | None = None
         self._count, self._frame, self._reset_before = len(plan.made), 0, False
         plan.made.append(self)
@@ -197,8 +172,6 @@ class Generated(gymnasium.Env):
         if fault is not None:
             raise fault.value
         self._count = self.closes = 0
-        if plan.handles and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 
     def close(self) -> None:
         self.closes = (self.closes or 0) + 1
@@ -247,8 +220,7 @@ class Generated(gymnasium.Env):
         self._frame += 1
         self._left -= 1
         ended, truncates = self._left == 0, self.np_random.random() < 0.5
-        self.drawn.append(_DRAWS[self._plan.draws](self))
-        reward = self._plan.reward(self.drawn[-1])
+        reward = self._plan.reward(float(self.np_random.normal()))
         result: list[Any] = [self._see(), reward, ended and not truncates, ended and truncates, self._plan.info]
         if fault is not None:
             if fault.part == "step":
@@ -262,13 +234,6 @@ class Generated(gymnasium.Env):
         return tuple(result)
 
 
-# Those that do not leave this process or the folder of the run, nor play evaluations.
-_CHANGED = sorted(
-    name
-    for name in KINDS
-    if not name.startswith(("evaluation.", "stop_"))
-    and name not in ("storage", "executor", "address", "total_frames", "environment.vectorization")
-)
 _WRAPPERS = [
     *(f"gymnasium.wrappers:Normalize{kind}" for kind in ("Reward", "Observation")),
     *(f"running_wrappers:{kind}" for kind in ("Listed", "Nested", "Plain")),
@@ -324,11 +289,6 @@ def plans(draw: st.DrawFn) -> Plan:
         seen=draw(st.sampled_from(["arrays", "lists", "edges"])),
         longest=draw(st.sampled_from([1, 2, 9, 300])),
         settings=draw(run_settings(images=images, one_choice=isinstance(action_space, Discrete))),
-        changed=draw(st.one_of(st.none(), *[st.sampled_from(_CHANGED)] * 3)),
-        draws=draw(st.sampled_from(list(_DRAWS))),
-        handles=draw(st.sampled_from([False, False, False, True])),
-        module=draw(st.sampled_from([None, "utils", "models", "env"])),
-        moves=draw(st.booleans()),
     )
 
 
@@ -372,16 +332,10 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     more = {"environment.id": "Generated-v0", "executor": "inline", "log_every_seconds": 0.05}
     config = with_settings(RunConfig(), plan.settings | more | {"total_frames": agent_steps * skip})
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        if plan.module is not None:
-            config = with_settings(config, {"environment.imports": (plan.module,)})
-            Path(folder, f"{plan.module}.py").touch()
-            patch.delitem(sys.modules, plan.module, raising=False)
-            patch.syspath_prepend(folder)
         patch.setitem(gymnasium.registry, "Generated-v0", EnvSpec("Generated-v0", lambda: Generated(plan)))
         run = Path(folder) / "run"
         try:
-            with Interrupts() as stop:
-                train(config, run, lambda event: terminate(plan, event), stop=stop)
+            train(config, run, lambda _: None)
         except (ConfigurationError, TrainingFailedError) as error:
             line = str(error)
         check_outcome(plan, line)
@@ -391,27 +345,9 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
         check_account(plan, line, account_of(run), agent_steps)
         check_finite(run)
         assert all(made.closes is None or made.closes > 0 for made in plan.made)
-        if not line and not plan.handles:
-            check_draws(plan, config, run.with_name("again"))
         if isinstance(plan.observations, Dict) and plan.settings["network.name"] == "a3c_cnn":
             # The names of its inputs.
             policy_of(run, "latest")[0].network.as_keras()
-        if plan.changed is not None and not line:
-            check_resume(plan, plan.changed, run)
-
-
-def terminate(plan: Plan, event: Event) -> None:
-    if plan.handles and isinstance(event, Row):
-        signal.raise_signal(signal.SIGTERM)
-
-
-def check_draws(plan: Plan, config: RunConfig, run: Path) -> None:
-    """The same seed draws the same, of any generator."""
-    again, trained = replace(plan, made=[]), plan.settings["actors"] * plan.settings["actor.environments"]
-    gymnasium.registry["Generated-v0"].entry_point = lambda: Generated(again)
-    train(config, run, lambda _: None)
-    gymnasium.registry["Generated-v0"].entry_point = lambda: Generated(plan)
-    assert [made.drawn for made in again.made[-trained:]] == [made.drawn for made in plan.made[-trained:]]
 
 
 def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: int) -> None:
@@ -419,42 +355,13 @@ def check_account(plan: Plan, line: str, summary: dict[str, Any], agent_steps: i
     skip = plan.settings["environment.frame_skip"]
     sampled, (steps, episodes) = summary["agent_steps_sampled"], played(plan)
     assert summary["frames"] == skip * sampled
-    assert line or plan.handles or sampled >= agent_steps
+    assert line or sampled >= agent_steps
     most = math.prod(plan.settings[name] for name in ("actors", "actor.environments", "actor.unroll_length"))
     # A rollout that was played for a fresh gradient is not reported if another actor's error ends the run before. Nor
     # may all minibatches of the last rollouts be differentiated when a run ends.
     unreported = most if line and plan.settings["actor.fresh_gradients"] else 0
     assert 0 <= episodes - summary["episodes"] <= unreported
     assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else unreported)
-
-
-def check_resume(plan: Plan, name: str, run: Path) -> None:
-    """A resume with one changed setting goes on with the account, or is refused and leaves the run as it was."""
-    folder, lines, refused, failed = RunFolder(run), list[str](), "", ""
-    before, summary = folder.read_settings(), account_of(run)
-    goes_on = replace(before, total_frames=summary["frames"] + 100)
-    moved = plan.moves and isinstance(plan.actions, Discrete)
-    if moved:
-        plan.actions = Discrete(int(plan.actions.n), start=int(plan.actions.start) + 1)
-    elif plan.moves and isinstance(plan.observations, Box) and plan.observations.dtype == np.float32:
-        plan.observations = Box(plan.observations.low - 1, plan.observations.high + 1)
-    try:
-        config = with_settings(goes_on, {name: another(name, attrgetter(name)(before))})
-        train(config, run, lambda event: lines.append(event.text) if isinstance(event, Message) else None, resume=True)
-    except ConfigurationError as error:
-        refused = str(error)
-    except TrainingFailedError as error:
-        failed = str(error)
-    assert "\n" not in refused + failed
-    assert refused or not moved
-    if refused:
-        assert plan.failed or refused.startswith("--")
-        assert folder.read_settings() == before
-        return
-    assert not failed or plan.failed or "rollouts in a row were not finite" in failed
-    assert any(line.startswith(f"changed:      {option_name(name)} ") for line in lines)
-    assert account_of(run)["agent_steps_sampled"] >= summary["agent_steps_sampled"]
-    check_finite(run)
 
 
 # Without shrinking: each smaller example is a run, too.
