@@ -48,26 +48,6 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     assert re.search(r"'frames': 3\d\d\d,", printed)
 
 
-@pytest.mark.usefixtures("working_folder")
-def test_the_lines_for_mlflow_log_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow := MagicMock())
-    quick = functools.partial(tributary.train, settings=QUICK, progress=False)
-    monkeypatch.setattr(tributary, "train", quick)
-    names: dict[str, Any] = {}
-    exec(python_blocks()["MLflow"].replace("300_000", "3_000"), names)
-    run = names["run"]
-    mlflow.start_run.assert_called_once_with(run_name="cartpole")
-    mlflow.log_artifacts.assert_called_once_with(run.path)
-    logged = mlflow.log_metrics.call_args_list
-    # On a slow machine two rows may have equal frames, of which `rows` has the later one.
-    assert list(dict.fromkeys(call.kwargs["step"] for call in logged)) == [row["frames"] for row in run.rows()]
-    run_id = mlflow.start_run.return_value.__enter__.return_value.info.run_id
-    assert all(call.kwargs.keys() == {"step", "run_id"} and call.kwargs["run_id"] is run_id for call in logged)
-    (metrics,) = logged[-1].args
-    assert metrics["mean_return_100"] == run.rows()[-1]["mean_return_100"]
-    assert all(isinstance(value, int | float) for value in metrics.values())
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
     folder, file = tmp_path_factory.mktemp("api") / "run", tmp_path_factory.mktemp("file") / "mine.toml"
@@ -75,6 +55,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
     file.write_text("total_frames = 9_999_999\nnetwork.hidden_sizes = [8]\n")
     rows: list[dict[str, Any]] = []
     quick = {name: value for name, value in QUICK.items() if not name.startswith("network")}
+
+    def on_event(event: Any, training: Any) -> None:
+        if isinstance(event, tributary.Row):
+            training.record({"twice": 2 * event.values["frames"], 7: 0.5})
+
     trained = tributary.train(
         "cartpole",
         seed=3,
@@ -83,12 +68,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
         config=file,
         run_dir=folder,
         on_row=rows.append,
+        on_event=on_event,
         progress=False,
     )
     assert (trained.path, trained.config.seed, trained.config.total_frames) == (folder, 3, 1_500)
     assert trained.config.network.hidden_sizes == (8,)
-    assert rows[-1] == trained.rows()[-1]
-    assert rows[-1]["frames"] == trained.summary["frames"] >= 1_500
+    assert rows[-1]["frames"] == trained.rows()[-1]["frames"] == trained.summary["frames"] >= 1_500
     return trained
 
 
@@ -104,6 +89,28 @@ def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
     assert video._repr_mimebundle_().keys() == {"image/gif"}
     assert repr(run) == f"Run('{run.path}')"
     assert tributary.Run(run).config == run.config
+
+
+def test_the_lines_for_mlflow_log_every_row(run: tributary.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = inspect.signature(tributary.train)
+
+    def train(*arguments: Any, **named: Any) -> tributary.Run:
+        given = signature.bind(*arguments, **named)
+        for row in run.rows():
+            given.arguments["on_row"](row)
+        return run
+
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow := MagicMock())
+    monkeypatch.setattr(tributary, "train", train)
+    exec(python_blocks()["MLflow"], {})
+    mlflow.start_run.assert_called_once_with(run_name="cartpole")
+    mlflow.log_artifacts.assert_called_once_with(run.path)
+    run_id = mlflow.start_run.return_value.__enter__.return_value.info.run_id
+    for call, row in zip(mlflow.log_metrics.call_args_list, run.rows(), strict=True):
+        assert call.kwargs == {"step": row["frames"], "run_id": run_id}
+        assert call.args[0].items() <= row.items()
+        assert all(isinstance(value, int | float) for value in call.args[0].values())
+    assert "mean_return_100" in call.args[0]
 
 
 @pytest.mark.parametrize(
@@ -184,17 +191,7 @@ def test_a_run_is_started_followed_and_stopped_from_any_thread(tmp_path: Path, c
     assert capsys.readouterr().out == ""
 
 
-def test_numbers_of_a_callback_are_in_the_next_row(tmp_path: Path) -> None:
-    def on_event(event: Any, training: Any) -> bool | None:
-        if not isinstance(event, tributary.Row):
-            return None
-        if "own/twice" in event.values:
-            return False
-        training.record({"twice": 2 * event.values["frames"], 7: 0.5})
-        return None
-
-    long = {"total_frames": 100_000_000, "settings": QUICK, "progress": False}
-    run = tributary.train("cartpole", run_dir=tmp_path / "run", on_event=on_event, **long)
+def test_numbers_of_a_callback_are_in_the_next_row(run: tributary.Run) -> None:
     rows = [row for row in run.rows() if "own/twice" in row]
     assert rows
     assert all(0 < row["own/twice"] <= 2 * row["frames"] for row in rows)

@@ -209,8 +209,9 @@ def test_an_atari_game_is_the_one_of_training() -> None:
 
 
 @pytest.mark.usefixtures("seen_environment")
-@pytest.mark.parametrize("stack", [1, 4])
-@pytest.mark.parametrize("game", ["Seen-v0", "Pictures-v0", "ALE/Pong-v5"])
+@pytest.mark.parametrize(
+    ("game", "stack"), [("Seen-v0", 1), ("Seen-v0", 4), ("Pictures-v0", 1), ("Pictures-v0", 4), ("ALE/Pong-v5", 1)]
+)
 def test_an_agent_plays_its_own_environment_step_by_step(game: str, stack: int, tmp_path: Path) -> None:
     """One image stacked is one observation of the environment, not a batch of one."""
     changed = {"environment.id": game, "environment.frame_stack": stack}

@@ -223,10 +223,10 @@ def test_a_run_without_weights(command: str, pong_run: Path, tmp_path: Path, ref
     assert "has no weights, neither best.npz nor a checkpoint" in refused(f"{command} {tmp_path / 'run'}")
 
 
-def damages(run: Path, *names: str, count: int = 100) -> Iterator[str]:
-    """Damage one of the files at a time. Gives its name, and restores it afterwards."""
+def damages(run: Path, *names: str) -> Iterator[str]:
+    """Damage one of the files at a time, fifty times. Gives its name, and restores it afterwards."""
     generator, whole = random.Random(0), {name: (run / name).read_bytes() for name in names}
-    for _ in range(count):
+    for _ in range(50):
         name = generator.choice(names)
         content, noise = whole[name], generator.randbytes(generator.randrange(1, 40))
         at = generator.randrange(len(content) + 1)
@@ -247,20 +247,21 @@ def run(pong_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pong_run, tmp_path / "run"))
 
 
-def in_one_line(error: ConfigurationError) -> None:
-    assert "\n" not in str(error)
-    assert len(str(error)) < 1_500
+def refusal(call: Callable[..., object], *arguments: object) -> str:
+    """The one line of a ConfigurationError; empty where there is none."""
+    line = ""
+    try:
+        call(*arguments)
+    except ConfigurationError as error:
+        line = str(error)
+    assert "\n" not in line
+    assert len(line) < 1_500
+    return line
 
 
 def test_damaged_settings_and_means(run: Path) -> None:
-    refused = 0
-    for _ in damages(run, "config.json", "observation_mean.npy", count=150):
-        try:
-            run_to_play(RunFolder(run))
-        except ConfigurationError as error:
-            in_one_line(error)
-            refused += 1
-    assert refused > 75
+    refused = [refusal(run_to_play, RunFolder(run)) for _ in damages(run, "config.json", "observation_mean.npy")]
+    assert len(list(filter(None, refused))) > 25
 
 
 def test_damaged_best_weights(run: Path) -> None:
@@ -268,12 +269,8 @@ def test_damaged_best_weights(run: Path) -> None:
     policy = Policy(*run_to_play(folder))
     parameters = np.arange(policy.layout.size, dtype=np.float32)
     np.savez(folder.best_weights, version=3, parameters=parameters[:50], mean_return=1.0, measure="training")
-    with pytest.raises(ConfigurationError, match="another network"):
-        load_weights(folder, "best", policy.layout)
-    for _ in damages(run, "best.npz"):
-        with pytest.raises(ConfigurationError) as raised:
-            load_weights(folder, "best", policy.layout)
-        in_one_line(raised.value)
+    assert "another network" in refusal(load_weights, folder, "best", policy.layout)
+    assert all(refusal(load_weights, folder, "best", policy.layout) for _ in damages(run, "best.npz"))
     np.savez(folder.best_weights, version=3, parameters=parameters, mean_return=1.0, measure="training")
     snapshot, source = load_weights(folder, "auto", policy.layout)
     np.testing.assert_array_equal(snapshot.parameters, parameters)
@@ -286,7 +283,7 @@ def test_damaged_manifests_and_summaries_leave_a_report_possible(run: Path) -> N
         file.write('{"frames": 1')
     figures = RunReport(run).figures()
     of_summary = dict.fromkeys(("status", "startup_seconds", "wall_seconds", "agent_steps_per_second"))
-    for _ in damages(run, "manifest.json", "summary.json", count=100):
+    for _ in damages(run, "manifest.json", "summary.json"):
         reported = RunReport(run).figures()
         assert reported | of_summary == figures | of_summary
     (run / "metrics.jsonl").write_text("")
