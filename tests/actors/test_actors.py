@@ -28,6 +28,7 @@ from shared.config import (
 from shared.methods.method import dead_units, explained_variance
 from shared.types import (
     ActionSpec,
+    EpisodeStats,
     EvaluationPart,
     EvaluationShare,
     GradientReport,
@@ -166,7 +167,8 @@ def test_info_is_of_the_steps_that_end_an_episode() -> None:
     ends = {"terminated": (True,)}
     fill(rollouts, step(**ends)._replace(info=one), step()._replace(info=two), step(**ends)._replace(info=nothing))
     episodes = rollouts.take_episodes()
-    np.testing.assert_array_equal(episodes.info["success"], [1.0, np.nan])
+    for joined in (episodes, EpisodeStats.joined([EpisodeStats.joined([]), episodes])):
+        np.testing.assert_array_equal(joined.info["success"], [1.0, np.nan])
     assert info_means(episodes.info) == {"success": 1.0}
     assert info_means({"success": np.array([np.nan])}) == {}
 

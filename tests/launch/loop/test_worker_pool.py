@@ -502,15 +502,18 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
     for _ in range(2):
         executor.completions.append(Heartbeat(0, new_steps_follow=True))
         assert next(events) == Heartbeat(0, new_steps_follow=True)
-    assert executor.tape == ["dispatch 0", "dispatch 0"]
+    # Also after a change among them.
+    executor.completions.append(ChildEvent(0, Joined(1_000_002)))
+    assert next(events) == Joined(1_000_002)
+    assert executor.tape == ["dispatch 0"] * 3
     last = Heartbeat(0, new_steps_follow=False)
     executor.completions.append(last)
     if draining:
         assert [next(events), next(events)] == [last, Drained(0)]
-        assert executor.tape[2:] == ["remove 0"]
+        assert executor.tape[3:] == ["remove 0"]
     else:
         assert list(events) == [last]
-        assert executor.tape[2:] == []
+        assert executor.tape[3:] == []
 
 
 def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
