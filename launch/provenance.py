@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from launch.machine import machine_bytes, usable_cores
 _ROOT = Path(__file__).parents[1]
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
+# The folders of an absolute PATH or --option=PATH.
+_FOLDERS = re.compile(r"^(|-[^/]*=)/.*/(?=[^/])")
 _SOURCES = ("actors", "learner", "shared", "launch")
 
 
@@ -37,23 +40,13 @@ def provenance() -> dict[str, Any]:
 def provenance_text(runs: Sequence[str] = (), **more: Any) -> str:
     """The provenance and `more` as one line of JSON, for the metadata of pictures and videos.
 
-    Pictures and videos are passed on, and absolute paths have names of users and of machines. So `runs`, and paths in
-    the command, are relative to the working directory, or a name alone where they lie elsewhere.
+    Pictures and videos are passed on, and absolute paths have names of users and of machines: only the last part of
+    such a path stays, in `runs` and in the command, PATH or --option=PATH.
     """
     origin = provenance()
-    origin["command"] = shlex.join(map(_without_folders, shlex.split(origin["command"])))
-    sources = {"runs": [_without_folders(run) for run in runs]} if runs else {}
+    origin["command"] = shlex.join(_FOLDERS.sub(r"\1", word) for word in shlex.split(origin["command"]))
+    sources = {"runs": [_FOLDERS.sub("", run) for run in runs]} if runs else {}
     return to_json({**sources, **more, **origin})
-
-
-def _without_folders(word: str) -> str:
-    """A word of a command, PATH or --option=PATH, without the folders of an absolute path."""
-    option, equals, text = word.rpartition("=")
-    path = Path(text)
-    if not path.is_absolute():
-        return word
-    here = Path.cwd()
-    return option + equals + str(path.relative_to(here) if path.is_relative_to(here) else path.name)
 
 
 @cache

@@ -20,7 +20,7 @@ from launch.results.curves import lag_counts
 from launch.run.events import Event, Row
 from launch.run.metrics import lag_summary
 from launch.settings.check import check_network, on_device
-from launch.settings.resolve import PresetArguments, divided_among, resolve_request
+from launch.settings.resolve import PresetArguments, divided_among, resolve_request, rollouts_line
 from shared.config import RunConfig, flat_settings
 from shared.config.checks import Range
 from shared.errors import ConfigurationError, TrainingFailedError, setting_error
@@ -54,6 +54,7 @@ def throughput(arguments: ThroughputArguments) -> None:
     if device is not None:
         print_line(console, device)
     progress(console, f"{budget.describe(config.executor)} …")
+    print_line(console, rollouts_line(config, budget.actors))
     measured = steady_state(config, train_for(config, arguments.seconds), arguments.seconds)
     result = {
         **measured,
@@ -159,19 +160,8 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    settings = result["settings"]
-    on_gpu, memory = settings["actor.device"] == "gpu", settings["network.recurrent"]
-    print_line(
-        console,
-        f"{settings['environment.id']}, {settings['network.name']}{'' if memory == 'none' else f' + {memory}'}: "
-        f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
-        f"{settings['actor.unroll_length']}, epochs x minibatches {settings['actor.epochs']} x "
-        f"{settings['actor.minibatches']}",
-    )
-    unit = f"µs per agent step and {'actor' if on_gpu else 'core'}"
-    stages = [
-        {unit: stage, "": f"{1e6 * of_stage:.1f}"} for stage, of_stage in result["stage_seconds_per_step"].items()
-    ]
+    unit = "µs per agent step and actor"
+    stages = [{unit: stage, "": f"{1e6 * seconds:.1f}"} for stage, seconds in result["stage_seconds_per_step"].items()]
     console.print(plain_table(stages, console.width, left=(unit,)), highlight=False)
     for line in (
         f"agent steps/s  {result['agent_steps_per_second']:,.0f}   (frames/s {result['frames_per_second']:,.0f})",

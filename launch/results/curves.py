@@ -156,15 +156,6 @@ def same_but_for_seed(runs: Sequence[RunMetrics]) -> list[tuple[str, list[int]]]
     return list(zip(labels, groups.values(), strict=True))
 
 
-def seeds_of(runs: Sequence[RunMetrics], count: int | None = None) -> str:
-    """The number of runs as a number of seeds, "3 seeds", where no two runs share one; else "3 runs of 2 seeds".
-
-    `count` is that of some of the runs, where not all have data.
-    """
-    distinct, count = len({run.config.seed for run in runs}), len(runs) if count is None else count
-    return f"{count} seeds" if distinct == len(runs) else f"{count} runs of {distinct} seed{'s' * (distinct > 1)}"
-
-
 def _band(label: str, curves: Sequence[Curve]) -> Band:
     least = min(2, len(curves))
     first = sorted(curve.x[0] for curve in curves)[least - 1]

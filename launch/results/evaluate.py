@@ -108,8 +108,8 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
 
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
-    """Play the episodes, print and write the result. Returns the result; None after an interrupt, which prints the
-    episodes that have ended, and writes no file."""
+    """Play the episodes, print and write the result, and return it. None after an interrupt, which writes nothing: the
+    episodes that end first are the short ones."""
     folder = RunFolder(arguments.run)
     config, spec = arguments.settings(folder)
     prepare_tensorflow(gpu=False, network=config.network)
@@ -127,11 +127,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         parts = _play(evaluator, snapshot, arguments.episodes, console)
         ended = sum(len(part.order) for part in parts)
         if ended < arguments.episodes:
-            # Their mean would be biased.
-            first = "those that end first are the short ones, so that this is no score: " if ended else ""
-            why = f"interrupted after {ended} of {arguments.episodes} episodes; {first}nothing is written"
-            print_line(console, why)
-        if not ended:
+            print_line(console, f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
             return None
         played = EvaluationPart.joined(parts)
         result = {
@@ -143,8 +139,6 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         result["seeds"]["environments"] = evaluation.environments_in_use
         for line in result_lines(result):
             print_line(console, line)
-        if ended < arguments.episodes:
-            return None
         # First: the run folder may be another user's.
         write_json(arguments.json, result)
         write_json(output, result)
@@ -177,19 +171,15 @@ def load_policy(
 
 
 def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> list[EvaluationPart]:
-    """Play whole episodes, with a bar, or without a terminal with a line for each tenth. An interrupt ends it."""
+    """Play whole episodes, on a terminal with a bar. An interrupt ends it."""
     parts: list[EvaluationPart] = []
-    ended = 0
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task, advice = progress.add_task("", total=episodes), "Ctrl-C ends the evaluation"
         with suppress(KeyboardInterrupt):
             for part in evaluator.run(snapshot, on_wait=lambda line: print_line(console, f"{line}; {advice}")):
-                before, ended = ended, ended + len(part.order)
                 parts.append(part)
-                progress.update(task, completed=ended)
-                if not console.is_terminal and 10 * before // episodes < 10 * ended // episodes < 10:
-                    print_line(console, f"{ended} of {episodes} episodes")
+                progress.advance(task, len(part.order))
     return parts
 
 
@@ -214,11 +204,9 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
     lines += [f"{name} {number(value, 'g')}, mean over episodes" for name, value in result.get("info", {}).items()]
     lines.append(protocol_line(result["protocol"]))
-    return [*lines, *published_lines(result["published"]), f"made on {hardware_line(result)}"]
-
-
-def published_lines(published: dict[str, Any]) -> list[str]:
-    return [f"published, not comparable: {score['score']:g}, {score['protocol']}" for score in published.values()]
+    published = result["published"].values()
+    lines += [f"published, not comparable: {score['score']:g}, {score['protocol']}" for score in published]
+    return [*lines, f"made on {hardware_line(result)}"]
 
 
 def mean_and_error(result: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from launch.run.lookup import RunPath
 from launch.run.weights import WeightsName
 from launch.settings.parse import Operand
 from shared.config import RunConfig
-from shared.errors import one_line, setting_error
+from shared.errors import setting_error
 from shared.registry import NETWORKS
 
 # Opset 18 is of October 2023; tf2onnx 1.17 writes no later one.
@@ -32,16 +32,14 @@ _MASK = (
     "dict of the observations (observations, where they have no names) and of action_mask; logits and values of other "
     "actions are -1e9"
 )
-_MEMORY = {
-    "meaning": (
-        "the inputs are a dict of the observations (observations, where they have no names) and of hidden and cell, "
-        "float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next call. Both are "
-        "zeros at the start of an episode"
-    ),
-    "use": (
-        "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, 'cell': "
-        "cell}); hidden, cell = output['hidden'], output['cell']; after the end of an episode, both are zeros"
-    ),
+_MEMORY = (
+    "the inputs are a dict of the observations (observations, where they have no names) and of hidden and cell, "
+    "float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next call. Both are "
+    "zeros at the start of an episode"
+)
+_SCALING = {
+    "bounds": "a uniform draw from their bounds has mean 0 and deviation 1",
+    "running": "minus their mean in training, divided by their deviation",
 }
 _ACTIONS = {
     "continuous": (
@@ -96,7 +94,7 @@ def export(arguments: ExportArguments) -> None:
     tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
     description = {
         "inputs": {**_inputs(config, spec), "tensors": tensors},
-        **({"memory": {"units": list(policy.network.state_units), **_MEMORY}} if policy.network.state_units else {}),
+        **({"memory": {"units": list(units), "meaning": _MEMORY}} if (units := policy.network.state_units) else {}),
         "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
         "weights": source,
@@ -105,26 +103,17 @@ def export(arguments: ExportArguments) -> None:
         "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
-    call = f"{{{', '.join(inputs)}}}" if onnx or len(inputs) > 1 or spec.parts else next(iter(inputs))
-    files = {
-        "model.keras": f"keras.models.load_model(…)({call})",
-        "saved_model": f"loaded = tf.saved_model.load(…); loaded.serve({call})",
-    }
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
         part = Path(parent) / "export"
         part.mkdir()
         if onnx:
-            files = {"model.onnx": f"onnxruntime.InferenceSession(…).run(None, {call})"}
             _write_onnx(model, inputs, part / "model.onnx")
         else:
             model.save(part / "model.keras")
             model.export(part / "saved_model", verbose=False)
         write_json(part / "model.json", description)
         replace_folder(part, output)
-    console = Console()
-    print_line(console, f"exported {source}, in {output}:")
-    for file, use in (files | {"model.json": "inputs, outputs and provenance"}).items():
-        print_line(console, f"  {file:<14} {use}")
+    print_line(Console(), f"exported {source}: {output}; model.json describes inputs and outputs")
     write_json(arguments.json, description)
 
 
@@ -143,48 +132,26 @@ def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
         return {f"next_{name}" if name in inputs else name: tensor for name, tensor in output.items()}
 
     graph = tf.function(call, input_signature=signature, autograph=False)
-    try:
-        tf2onnx.convert.from_function(graph, signature, opset=_ONNX_OPSET, output_path=str(file))
-    except Exception as error:
-        raise setting_error("format", "onnx", f"tf2onnx cannot convert this network: {one_line(error)}") from error
+    tf2onnx.convert.from_function(graph, signature, opset=_ONNX_OPSET, output_path=str(file))
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
-    bounds, more = dict[str, Any](), dict[str, Any]()
+    """What the inputs are. Bounds are those of numbers."""
+    inputs: dict[str, Any] = {"meaning": adapter_of(config.environment).observation_meaning(spec)}
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
-        low, high = (json_bounds(np.array(bound)) for bound in spec.observation_bounds)
-        bounds = {"low": low, "high": high}
+        inputs["low"], inputs["high"] = (json_bounds(np.array(bound)) for bound in spec.observation_bounds)
     if spec.numbers:
         # The first and the last position of each part of a vector.
         ends = itertools.accumulate(size for _, size in spec.numbers)
-        more["positions"] = {name: [end - n, end - 1] for (name, n), end in zip(spec.numbers, ends, strict=True)}
+        inputs["positions"] = {name: [end - n, end - 1] for (name, n), end in zip(spec.numbers, ends, strict=True)}
     if spec.masked:
-        meaning = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
-        more["action_mask"] = {"shape": [None, spec.actions.size], "dtype": "bool", "meaning": meaning}
-    more["meaning"] = adapter_of(config.environment).observation_meaning(spec)
+        inputs["action_mask"] = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
     if not NETWORKS[config.network.name].is_own:
-        more["in_the_file"] = _scaled_inside(config, spec)
-    if spec.parts is None:
-        shape = [None, *spec.observation_shape]
-        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more}
-    inputs: dict[str, Any] = {
-        image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
-    }
-    if spec.parts.numbers:
-        inputs["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
-    return {"named": inputs, **more}
-
-
-def _scaled_inside(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
-    """The scaling of inputs within the exported network."""
-    centred = "minus their mean in random play, times 4 / 255"
-    images = {"images": "divided by 255" if spec.observation_mean is None else centred} if spec.images else {}
-    numbers = {
-        "bounds": "a uniform draw from their bounds has mean 0 and deviation 1",
-        "running": "minus their mean in training, divided by their deviation",
-    }
-    scaling = numbers.get(config.network.observation_scaling)
-    return images | ({} if scaling is None else {"numbers": scaling})
+        centred = "minus their mean in random play, times 4 / 255"
+        images = "divided by 255" if spec.observation_mean is None else centred
+        numbers = _SCALING.get(config.network.observation_scaling)
+        inputs["in_the_file"] = ({"images": images} if spec.images else {}) | ({"numbers": numbers} if numbers else {})
+    return inputs
 
 
 def _action(spec: EnvironmentSpec) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`tributary report RUN…`: one self-contained HTML page about runs: results, settings, time per stage and
 bottlenecks."""
 
+import io
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,15 +21,15 @@ from launch.provenance import hardware_line, provenance
 from launch.results.curves import (
     TRAINING_RETURN,
     XAxis,
+    bands,
     curve_of,
     evaluation_points,
     lag_counts,
     read_metrics,
     same_but_for_seed,
-    seeds_of,
 )
-from launch.results.evaluate import mean_and_error, protocol_line, published_lines, published_scores, without_episodes
-from launch.results.plot import default_output, find_runs, lags_svg, panels_svg, read_each, stages_svg
+from launch.results.evaluate import mean_and_error, result_lines, without_episodes
+from launch.results.plot import curves_figure, default_output, find_runs, read_each
 from launch.run.folder import read_object
 from launch.run.lookup import RunPath
 from launch.run.metrics import lag_summary
@@ -53,18 +53,12 @@ _PICTURES: tuple[tuple[XAxis, str, float], ...] = (
 _NOTABLE_WAIT = 0.10
 _BUSY_LEARNER = 0.70
 
-# The work of an actor in each stage, and the way to make it faster.
-_STAGES = {
-    "environment": (
-        "stepping the environments",
-        "cheaper environments or more cores for actors would make it faster",
-    ),
-    "acting": ("choosing actions", "more environments per actor (--actor.environments) make each action cheaper"),
-    "gradient": (
-        "computing gradients",
-        "a smaller network, fewer --actor.epochs if there are several, or more cores for actors would make it faster",
-    ),
-    "synchronise": ("taking new weights", "longer rollouts (--actor.unroll-length) need new weights less often"),
+# The way to make each stage of an actor faster.
+_ADVICE = {
+    "environment": "cheaper environments or more cores for actors",
+    "acting": "more environments per actor (--actor.environments)",
+    "gradient": "a smaller network, fewer --actor.epochs or more cores for actors",
+    "synchronise": "longer rollouts (--actor.unroll-length)",
 }
 
 
@@ -107,7 +101,6 @@ class RunReport:
         self.evaluations = [
             evaluation for name in sorted(evaluations) if (evaluation := read_object(evaluations[name]))
         ]
-        self.lags = lag_counts(self.rows)
 
     def figures(self) -> dict[str, Any]:
         """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
@@ -115,7 +108,7 @@ class RunReport:
         total = summary if summary.get("frames", 0) >= last["frames"] else {}
         agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
         seconds = total.get("wall_seconds", last["elapsed_seconds"])
-        mean, p95, most = lag_summary(self.lags)
+        mean, p95, most = lag_summary(lag_counts(self.rows))
         return {
             "run": self.folder.name,
             "environment": self.config.environment.id,
@@ -181,32 +174,32 @@ def _curves(runs: Sequence[RunReport]) -> dict[str, str]:
             else:
                 curves.append(curve._replace(y=np.maximum(curve.y, least)))
         size = (5.6, 3.6) if returns else (3.2, 2.2)
-        parts["returns" if returns else "diagnostics"] += "".join(panels_svg(curves, x, y, size, legend=returns))
+        if curves:
+            picture = io.StringIO()
+            with curves_figure(bands(curves), x, y, size, legend=returns) as chart:
+                chart.savefig(picture, format="svg", metadata={"Date": None})
+            svg = picture.getvalue()
+            parts["returns" if returns else "diagnostics"] += svg[svg.index("<svg") :]
     return parts | {"missing": _list(errors)}
 
 
 def _group(label: str, runs: Sequence[RunReport]) -> str:
     """Runs that differ only in their seed."""
     config, several = runs[0].config, len(runs) > 1
-    spent, lags = time_spent([run.rows for run in runs]), sum((run.lags for run in runs), Counter[int]())
+    spent = time_spent([run.rows for run in runs])
+    stages = [(stage, f"{spent.microseconds[stage]:,.0f}", f"{share:.0%}") for stage, share in spent.shares.items()]
     names, facts = [Path(run.folder.name).name for run in runs], [_facts(run.figures()) for run in runs]
     settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
     manifests = [run.manifest for run in runs]
-    versions = dict.fromkeys(
-        ", ".join(f"{package} {version}" for package, version in manifest.get("versions", {}).items() if version)
-        + f"; {manifest.get('threads', '')}"
-        for manifest in manifests
-    )
     return _filled(
         "report_group.html",
         label=escape(label),
-        seeds=seeds_of([run.metrics for run in runs]) if several else f"seed {config.seed}",
+        seeds=f"{len(runs)} runs" if several else f"seed {config.seed}",
         facts=_table(["run", *names], [[name, *(of_run[name] for of_run in facts)] for name in facts[0]]),
         evaluations=_evaluations(runs),
         held_back=_list(held_back(spent, config)),
-        charts=stages_svg(spent.microseconds) + (lags_svg(lags) if len(lags) > 1 else ""),
+        stages=_table(("stage", "µs per agent step of an actor", "share"), stages),
         commands=escape("\n".join(dict.fromkeys(manifest.get("command", "") for manifest in manifests))),
-        versions=_list(versions),
         settings=_table(["setting", "value"], list(settings.items())),
         logs=escape("\n".join(map(_log, runs))),
         manifests=escape("\n".join(json.dumps(manifest, indent=2) for manifest in manifests)),
@@ -214,10 +207,9 @@ def _group(label: str, runs: Sequence[RunReport]) -> str:
 
 
 def _log(run: RunReport) -> str:
-    """The messages of a run, without evaluations, which the page has as a table."""
     log = run.folder.log
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    return "\n".join([f"{run.folder.path.name}:", *(line for line in lines if "evaluation of update" not in line)])
+    lines = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return f"{run.folder.path.name}:\n{lines}"
 
 
 def _facts(figures: dict[str, Any]) -> dict[str, str]:
@@ -251,30 +243,10 @@ def _evaluation(point: dict[str, Any]) -> str:
 
 
 def _evaluations(runs: Sequence[RunReport]) -> str:
-    """The evaluations by `tributary evaluate`, their protocols, and published scores."""
-    evaluations = [(run.config.seed, e) for run in runs for e in run.evaluations]
-    rows = [
-        [
-            str(seed),
-            e["protocol"]["name"],
-            e["policy"],
-            f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            mean_and_error(e),
-            " to ".join(number(end, ".2f") for end in e["interval_95"] or ()) or "-",
-            number(e["median_return"], ".2f"),
-            number(e["human_normalised_percent"], ".0f"),
-        ]
-        for seed, e in evaluations
-    ]
-    headings = (
-        "seed", "protocol", "actions", "episodes / distinct games", "mean ± standard error", "95 % interval", "median",
-        "human-normalised, %",
-    )  # fmt: skip
-    if not rows:
-        return "<p class=soft>None yet.</p>"
-    protocols = dict.fromkeys(protocol_line(e["protocol"]) for _, e in evaluations)
-    published = published_lines(published_scores(runs[0].config.environment.id))
-    return _table(headings, rows) + _list([*protocols, *published])
+    """The results of `tributary evaluate`, as it prints them."""
+    results = [(run.config.seed, result) for run in runs for result in run.evaluations]
+    each = (f"<p>Seed {seed}:</p>{_list(result_lines(result))}" for seed, result in results)
+    return "".join(each) or "<p class=soft>None yet.</p>"
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -330,24 +302,13 @@ def time_spent(runs: Sequence[Sequence[dict[str, Any]]]) -> TimeSpent:
 
 def held_back(spent: TimeSpent, config: RunConfig) -> list[str]:
     """The bottlenecks of runs, in sentences; none without measurements."""
-    wait = spent.shares["wait"]
-    stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
-    lines = []
+    wait, lines = spent.shares["wait"], list[str]()
+    stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=itemgetter(1))
     if work:
-        verb, advice = _STAGES[stage]
-        lines.append(f"Actors spent {work:.0%} of their time {verb}, more than on any other work: {advice}.")
-    if spent.learner_busy is not None and (work or wait):
-        lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
+        lines.append(f"Most work of actors is {stage}, {work:.0%} of their time. To make it faster: {_ADVICE[stage]}.")
+    if (busy := spent.learner_busy) is not None and (work or wait) and config.executor == "ray":
+        why = "the rest of the wait is communication" if wait >= _NOTABLE_WAIT else "it is no bottleneck"
+        why = "the learner is the bottleneck" if busy >= _BUSY_LEARNER else why
+        waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"
+        lines.append(f"{waited}: {why}.")
     return lines
-
-
-def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
-    if config.executor == "inline":
-        return f"The learner took {busy:.0%} of the time, and actors the rest: --executor inline has one thread."
-    waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"
-    if busy >= _BUSY_LEARNER:
-        return f"{waited}: the learner is the bottleneck, and further actors would wait, too."
-    if wait < _NOTABLE_WAIT:
-        return f"{waited}: it is no bottleneck."
-    why = "the communication is the bottleneck" if wait >= 0.5 else "the rest of the wait is communication"
-    return f"{waited}: {why}."

@@ -267,11 +267,9 @@ def test_one_network_of_the_users_own_takes_a_whole_observation(memory: str, exa
     assert main([*line.split(), "--network.recurrent", memory]) == 0
     assert main(["evaluate", "run", "--episodes", "2", "--trust-imports"]) == 0
     assert main(["export", "run", "--output", "model", "--trust-imports"]) == 0
-    described = json.loads(Path("model/model.json").read_text())["inputs"]["named"]
-    assert {name: part["shape"][1:] for name, part in described.items()} == {
-        "image_camera": [36, 36, 12],
-        "vector": [4],
-    }
+    described = json.loads(Path("model/model.json").read_text())["inputs"]["tensors"]
+    shapes = {name: part["shape"][1:] for name, part in described.items()}
+    assert shapes.items() >= {"image_camera": [36, 36, 12], "vector": [4]}.items()
 
 
 def test_the_name_of_a_part_that_does_not_exist_is_one_line(

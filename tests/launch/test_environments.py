@@ -84,11 +84,14 @@ BOTH = (
 )
 
 
+NORMALISED = "--total-frames 8k --environment.normalise-rewards"
+
+
 @pytest.mark.usefixtures("working_folder", "short_random_play")
 @pytest.mark.parametrize(
     ("what", "settings", "inputs", "action", "outputs"),
     [
-        ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
+        ("choices", NORMALISED, {"observations": [None, 5]}, "several discrete", 5),
         ("both", BOTH, {"image_seen": [None, 36, 36, 1], "vector": [None, 1]}, "discrete", 2),
     ],
 )
@@ -115,8 +118,7 @@ def test_what_is_seen_is_learned(
     assert Path("film.gif").stat().st_size > 0
     assert main(["export", "run", "--output", "model"]) == 0
     described = json.loads(Path("model/model.json").read_text())
-    seen = described["inputs"]
-    shapes = {name: part["shape"] for name, part in seen["named"].items()} if "named" in seen else seen["shape"]
+    shapes = {name: part["shape"] for name, part in described["inputs"]["tensors"].items()}
     assert (shapes, described["action"]["kind"]) == (inputs, action)
     assert described["outputs"]["policy"] == [outputs]
     if action == "several discrete":
