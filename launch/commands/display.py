@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +150,20 @@ class Display:
                 print(f"warning: progress cannot be shown any more, training goes on: {error!r}", file=sys.stderr)
 
 
-def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
-    """A label and the time until the frames or the seconds run out, at the mean speed of the run: a confirmation slows
-    training down for some intervals.
+def _time_left(progress: Progress, config: RunConfig) -> str:
+    """The time until the frames or the seconds run out, at the mean speed of the run: a confirmation slows training
+    down for some intervals.
 
     It is an upper bound for a run that ends at a return.
     """
     label = "left at most" if config.stop_at_return is not None else "left"
     # The first calls are slow: the first line of a minute of CartPole had six hours.
     if not progress.frames or progress.elapsed_seconds < _EXPECTATION_SECONDS:
-        return label, duration(None)
+        return f"{label} -"
     remaining = (config.total_frames - progress.frames) * progress.elapsed_seconds / progress.frames
     if config.stop_after_seconds is not None:
         remaining = min(remaining, config.stop_after_seconds - progress.elapsed_seconds)
-    return label, duration(max(0.0, remaining))
+    return f"{label} {duration(max(0.0, remaining))}"
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
@@ -181,60 +181,56 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
-    """The numbers of the table in one plain line."""
-    p = progress
-    names = [name for name in ("entropy", "mean_action_value", "explained_variance") if name in p.statistics]
-    statistics = "".join(f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in names)
-    return (
-        f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
-        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | "
-        f"return {mean_return(p.mean_return_100, p.episodes)} | "
-        f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
-        f"dropped {_dropped(p)} | {statistics}{' '.join(_time_left(p, config))}"
-    )
+    """The counts of a run in one plain line."""
+    counts = (f"{name} {number}" for name, number in _counts(progress, config).items())
+    return " | ".join([duration(progress.elapsed_seconds), *counts, _time_left(progress, config)])
+
+
+def _counts(p: Progress, config: RunConfig) -> dict[str, str]:
+    return {
+        "frames": f"{p.frames:,} ({100.0 * p.frames / config.total_frames:.1f} %)",
+        "frames/s": f"{p.frames_per_second:,.0f}",
+        "agent steps": f"{p.agent_steps:,}",
+        "agent steps/s": f"{p.agent_steps_per_second:,.0f}",
+        "updates": f"{p.updates:,}",
+        "updates/s": f"{p.updates_per_second:,.1f}",
+        "return, last 100": mean_return(p.mean_return_100, p.episodes),
+        "episodes": f"{p.episodes:,}",
+        "policy lag mean/max": f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}",
+        "dropped agent steps": f"{sum(p.agent_steps_dropped.values()):,}",
+        "actors alive": f"{p.actors_alive}",
+        "actors replaced": f"{p.actor_restarts}",
+    }
 
 
 def progress_table(progress: Progress, config: RunConfig, columns: int, *, ended: bool = False) -> Group:
     """The live table for a terminal of `columns` columns, and a caption. A run that has `ended` shows no time left."""
-    p = progress
+    p, stages = progress, progress.stage_microseconds
+    cells = _counts(progress, config) | {
+        "learning rate": f"{p.learning_rate:.2e}",
+        "evaluation return": number(p.evaluation_return, ".2f"),
+        "environment": _stage(stages, "environment"),
+        "acting": _stage(stages, "acting"),
+        "gradient": _stage(stages, "gradient"),
+        "synchronise + wait": _stage(stages, "synchronise", "wait"),
+        "learner": f"{p.learner_milliseconds:.2f} ms",
+        "gradient norm": number(p.gradient_norm, ".3f"),
+    }
+    for name, value in sorted(p.statistics.items()):
+        cells[name.replace("_", " ")] = format(value, ".1%" if name == "dead_units" else ".3f")
     # Not the caption of the table, which is padded to its width: the terminal's own ^C at the end of a full line would
     # start another one, and leave a line of the old table on the screen.
     caption = " times: per agent step; the learner's: per gradient"
     if p.agent_steps_dropped:
-        caption += f"\n dropped: {_dropped(p)}"
+        caption += "\n dropped: " + ", ".join(f"{reason} {count:,}" for reason, count in p.agent_steps_dropped.items())
     title = f"{config.environment.id}  {duration(p.elapsed_seconds)}"
-    table = Table(title=Text(title), show_header=False, expand=False)
-    numbers = 2 if columns >= _TWO_NUMBERS_COLUMNS else 1
-    for _ in range(numbers):
+    table = Table(title=Text(title if ended else f"{title}, {_time_left(p, config)}"), show_header=False)
+    in_a_row = 2 if columns >= _TWO_NUMBERS_COLUMNS else 1
+    for _ in range(in_a_row):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", overflow="fold")
-    stages = p.stage_microseconds
-    share = 100.0 * p.frames / config.total_frames
-    dropped = sum(p.agent_steps_dropped.values())
-    label, remaining = ("left", duration(None)) if ended else _time_left(p, config)
-    cells = [("gradient norm", number(p.gradient_norm, ".3f"))]
-    for name, value in sorted(p.statistics.items()):
-        cells.append((name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f")))
-    rows: list[tuple[str, str, str, str]] = [
-        ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
-        ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
-        ("updates", f"{p.updates:,}", "updates/s", f"{p.updates_per_second:,.1f}"),
-        ("return, last 100", mean_return(p.mean_return_100, p.episodes), "episodes", f"{p.episodes:,}"),
-        ("policy lag mean/max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", f"{dropped:,}"),
-        ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
-        *((*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", ""))),
-        ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", number(p.evaluation_return, ".2f")),
-        ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
-        ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
-        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", remaining),
-    ]
-    for row in rows:
-        if numbers == 2:
-            table.add_row(*row)
-        else:
-            table.add_row(*row[:2])
-            if row[2]:
-                table.add_row(*row[2:])
+    for first in range(0, len(cells), in_a_row):
+        table.add_row(*chain(*list(cells.items())[first : first + in_a_row]))
     return Group(table, Text(caption, "table.caption"))
 
 
@@ -286,10 +282,6 @@ def _crossing(crossing: dict[str, Any]) -> str:
         f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
         f"frames: training {number(crossing['training_mean_return'], '.2f')}, {held}"
     )
-
-
-def _dropped(progress: Progress) -> str:
-    return ", ".join(f"{reason} {count:,}" for reason, count in progress.agent_steps_dropped.items()) or "0"
 
 
 def _stage(stages: dict[str, float], *names: str) -> str:

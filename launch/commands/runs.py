@@ -105,12 +105,14 @@ def stop(arguments: StopArguments) -> int:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
-    _interrupt(holder.pid, folder)
-    print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
-    if arguments.now:
-        # Two signals in immediate succession may arrive as one.
-        time.sleep(2 * _LOCK_POLL_SECONDS)
-        _interrupt(holder.pid, folder)
+    # It may have ended by itself.
+    with suppress(ProcessLookupError):
+        os.kill(holder.pid, signal.SIGINT)
+        print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
+        if arguments.now:
+            # Two signals in immediate succession may arrive as one.
+            time.sleep(2 * _LOCK_POLL_SECONDS)
+            os.kill(holder.pid, signal.SIGINT)
     try:
         while holder_of(folder) == holder:
             time.sleep(_LOCK_POLL_SECONDS)
@@ -165,12 +167,3 @@ def _row(run: RunStatus, folder: Path) -> dict[str, str]:
         "evaluation": number(row.get("evaluation_return"), ".2f"),
         "h:mm:ss": duration(row.get("elapsed_seconds")),
     }
-
-
-def _interrupt(pid: int, folder: Path) -> None:
-    try:
-        # It may have ended by itself.
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGINT)
-    except PermissionError as error:
-        raise setting_error("run", folder, f"runs in process {pid} of another user, who can stop it") from error

@@ -30,9 +30,8 @@ def list_zoo(arguments: ZooArguments) -> None:
         for evaluation in agent["evaluations"]:
             rows.append(first | {"protocol": evaluation["protocol"]["name"], "score": mean_and_error(evaluation)})
             first = dict.fromkeys(first, "")
-    # One space between columns, for 80 columns in all.
     left, spare = ("agent", "environment", "protocol", "score"), ("environment", "agent steps")
-    console.print(plain_table(rows, console.width, left=left, spare=spare, gap=1), highlight=False)
+    console.print(plain_table(rows, console.width, left=left, spare=spare), highlight=False)
     console.print("tributary watch AGENT shows one play.", highlight=False)
     write_json(arguments.json, agents)
 

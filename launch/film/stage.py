@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import AtariEnvironment, GymnasiumAdapter, VectorEnvironment, atari_game
-from actors.environments.values import as_array, describe
+from actors.environments.values import describe
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError, one_line, raised_at, setting_error, typed_line
+from shared.errors import setting_error
 from shared.seeds import episode_seeds
 from shared.types import Float32Array
 
@@ -25,9 +25,6 @@ Frame = npt.NDArray[np.uint8]
 Act = Callable[[npt.NDArray[np.generic], "State"], "Acted"]
 
 _DEFAULT_FRAMES_PER_SECOND = 30
-# Grey, in colour, and in colour with an opacity, which is not shown.
-_CHANNELS = (1, 3, 4)
-_PICTURE = "uint8 [height, width, 3]"
 
 
 class PlayedStep(NamedTuple):
@@ -77,8 +74,7 @@ class AtariStage:
 class RenderedStage:
     """Any other environment, by its own `rgb_array` rendering; see `AtariStage`.
 
-    Raises:
-        ConfigurationError: no rendering. Some environments fail only when they draw: `reset` and `step` raise it too.
+    `reset` and `step` raise a ConfigurationError where it gives no picture.
     """
 
     enlargement = 1
@@ -89,13 +85,8 @@ class RenderedStage:
         if "mujoco" in sys.modules:
             # In a process without TensorFlow: together with Mesa's driver, which has an LLVM of its own, they crash.
             config = replace(config, vectorization="async")
-        try:
-            self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
-        except Exception as error:
-            line = one_line(error).removeprefix(f"--environment.id {config.id}: ").removeprefix(f"{config.id}: ")
-            raise self._not_shown(line) from error
+        self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
-        self._shape: tuple[int, ...] | None = None
         frames_per_second = round(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
         # Only the last of the frames of an action repeat is drawn.
         self.frames_per_second = max(1, frames_per_second // config.frame_skip)
@@ -112,47 +103,14 @@ class RenderedStage:
         self._environment.close()
 
     def _frame(self) -> Frame:
-        try:
-            frames = self._environment.unwrapped.render()
-        except Exception as error:
-            raise self._not_shown(f"render() raised {typed_line(error)}{raised_at(error)}") from error
-        try:
-            frame = as_frame(None if frames is None else frames[0])
-        except ValueError as error:
-            raise self._not_shown(str(error)) from error
-        # A video has one size.
-        self._shape = self._shape or frame.shape
-        if frame.shape != self._shape:
-            raise self._not_shown(f"render() gave a picture of {frame.shape[:2]} after one of {self._shape[:2]}")
-        return frame
-
-    def _not_shown(self, why: str) -> ConfigurationError:
-        return setting_error("environment.id", self._id, f"cannot be shown: {why}")
-
-
-def as_frame(rendered: Any) -> Frame:
-    """A picture of `render` as uint8 [height, width, 3]: grey, with an opacity, or with the channels first.
-
-    Raises:
-        ValueError: nothing is drawn, it is no picture, or its values are no bytes.
-    """
-    if rendered is None:
-        raise ValueError(f"it draws nothing: render() gave None, where {_PICTURE} is expected")
-    if isinstance(rendered, list | tuple) and rendered and np.ndim(rendered[-1]) >= 2:
-        # A list of all pictures since the last call: the newest one.
-        rendered = rendered[-1]
-    try:
-        picture = np.asarray(rendered)
-    except ValueError:
-        picture = np.empty(0)
-    if picture.ndim == 2:
-        picture = picture[..., None]
-    elif picture.ndim == 3 and picture.shape[2] not in _CHANNELS:
-        picture = np.moveaxis(picture, 0, -1)
-    if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
-        raise ValueError(f"render() gave {describe(rendered)}, where {_PICTURE} is expected")
-    frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
-    return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
+        frames = self._environment.unwrapped.render()
+        rendered = None if frames is None else frames[0]
+        frame = np.asarray(rendered)
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4):
+            problem = f"cannot be shown: render() gave {describe(rendered)}, where uint8 [height, width, 3] is expected"
+            raise setting_error("environment.id", self._id, problem)
+        # Some have an opacity, which is not shown.
+        return np.ascontiguousarray(frame[..., :3])
 
 
 Stage = AtariStage | RenderedStage

@@ -25,7 +25,7 @@ from actors.environments import environment_spec
 from actors.policy import Acted, Policy
 from launch.cli import main
 from launch.film.record import VideoWriter
-from launch.film.stage import AtariStage, PlayedStep, as_frame, make_stage, play_episode
+from launch.film.stage import AtariStage, PlayedStep, make_stage, play_episode
 from launch.film.watch import compose, fit, panel
 from launch.results.plot import figure, save
 from shared.config import EnvironmentConfig, RunConfig
@@ -143,19 +143,6 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
         assert terminal.settings() == settings
     watched = json.loads(file.read_text())
     assert (watched["interrupted"], watched["environment"], watched["returns"]) == (True, "CartPole-v1", [])
-
-
-PICTURE = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
-
-
-def test_pictures_of_other_forms_are_converted() -> None:
-    with_opacity = np.dstack([PICTURE, np.full((6, 5), 9, np.uint8)])
-    for rendered in (PICTURE, np.moveaxis(PICTURE, -1, 0), with_opacity, PICTURE.astype("f4"), [PICTURE + 1, PICTURE]):
-        np.testing.assert_array_equal(as_frame(rendered), PICTURE)
-    np.testing.assert_array_equal(as_frame(PICTURE[..., 0]), np.repeat(PICTURE[..., :1], 3, axis=2))
-    for rendered in (None, 5, np.zeros((6, 4, 2), np.uint8), PICTURE / 7):
-        with pytest.raises(ValueError):  # noqa: PT011
-            as_frame(rendered)
 
 
 @pytest.mark.parametrize("recurrent", ["none", "lstm"])
