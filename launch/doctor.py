@@ -3,23 +3,18 @@
 `python -m launch.doctor` computes with the GPUs: a process of its own, because others hide them.
 """
 
-import ctypes
 import json
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from timeit import repeat, timeit
 from typing import Any, NamedTuple
 
 from launch.machine import (
-    PROCESSES,
     actors_in,
     busy,
     load_average,
@@ -33,12 +28,8 @@ from launch.provenance import source_digest, versions
 from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
 
-_LEAST_PYTHON = (3, 11)
 _LEAST_SHARED_BYTES = 512 * 2**20
 _GPU_SECONDS = 300.0
-# A line of /proc/self/maps ends with the path of the file.
-_CUDNN = re.compile(r"(/\S*/libcudnn\.so[.\d]*)$", re.MULTILINE)
-_LIBRARY = re.compile(r"Could not load dynamic library '(lib\w+\.so[.\d]*)'")
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
@@ -49,12 +40,9 @@ def reference() -> dict[str, Any]:
 
 def quick_probe() -> dict[str, Any]:
     """Versions, capacity and kernels of this machine."""
-    import ale_py.roms
-
     return {
         **reference(),
         "host": socket.gethostname(),
-        "games": len(ale_py.roms.get_all_rom_ids()),
         "kernels": kernels(),
         "cores": usable_cores(),
         "memory_bytes": machine_bytes(),
@@ -103,8 +91,6 @@ def _graph_microseconds() -> float:
     weights = tf.Variable(np.eye(256, dtype=np.float32))
     graph = Graph(lambda x: tf.matmul(x, weights), [tf.TensorSpec((32, 256), tf.float32)])
     observations = np.ones((32, 256), np.float32)
-    if not np.array_equal(graph(observations)[0].numpy(), observations):
-        raise ArithmeticError("a product with the identity is not the identity")
     return 1e6 * timeit(lambda: graph(observations), number=200) / 200
 
 
@@ -128,10 +114,7 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
 
 def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Cause and advice for each difference between a node and the reference."""
-    there, here = (one["python"].split(".")[:2] for one in (report, wanted))
-    if tuple(map(int, there)) < _LEAST_PYTHON:
-        yield f"Python {report['python']} is too old", "install Python 3.11 or newer there"
-    elif there != here:
+    if report["python"].split(".")[:2] != wanted["python"].split(".")[:2]:
         yield f"Python {report['python']}, and {wanted['python']} here", f"install Python {wanted['python']} there"
     for package, version in wanted["versions"].items():
         installed = report["versions"].get(package)
@@ -144,8 +127,6 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tu
 
 
 def _shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if not report["games"]:
-        yield "ale-py has no game files", "run there: pip install --force-reinstall ale-py"
     for name, module in (("environment", "ale_py.vector_env"), ("graph", "tensorflow")):
         if f"{name}_error" in report:
             yield f"the {name} does not run: {report[f'{name}_error']}", f"run there: python -c 'import {module}'"
@@ -172,21 +153,18 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
 
 
 def probe_gpus() -> dict[str, Any] | None:
-    """TensorFlow's findings and results on the GPUs of this machine; None without one."""
+    """TensorFlow's results on the GPUs of this machine; None without one."""
     count = usable_gpus()
     if not count:
         return None
-    report: dict[str, Any] = {"gpus": count, "cards": _cards(), "ld_library_path": os.environ.get("LD_LIBRARY_PATH")}
-    # TensorFlow names the libraries that it cannot load in these notices alone.
-    environment = module_environment() | {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+    report: dict[str, Any] = {"gpus": count, "cards": _cards()}
     command = module_command("launch.doctor")
     try:
         ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
+            command, env=module_environment(), capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return report | {"error": f"TensorFlow did not finish a convolution in {_GPU_SECONDS:.0f} s"}
-    report["missing_libraries"] = sorted(set(_LIBRARY.findall(ended.stderr)))
     if ended.returncode:
         ending = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
         return report | {"error": ending[-1][:200]}
@@ -204,24 +182,10 @@ def _cards() -> list[str]:
 
 def gpu_shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Cause and advice for each fault of the GPUs that `probe_gpus` describes."""
-    libraries = ", ".join(report.get("missing_libraries", ()))
-    path = report["ld_library_path"]
-    advice = f"{_ADVICE}; LD_LIBRARY_PATH={path} is searched first: try without it" if path else _ADVICE
     if "error" in report:
-        yield f"the GPU does not compute: {report['error']}", advice
-    elif not report["devices"]:
-        yield "TensorFlow finds no GPU" + (f": it cannot load {libraries}" if libraries else ""), advice
-    for key, what in (("convolution_error", "a convolution"), ("xla_error", "a convolution with XLA")):
-        if key in report:
-            yield f"{what} fails on the GPU: {report[key]}{_loaded(report)}", advice
-    devices, gpus = report.get("devices", 0), report.get("gpus", 0)
-    if 0 < devices < gpus:
-        # It leaves out small cards, for which actors would be started all the same.
-        yield f"TensorFlow finds {devices} of {gpus} GPUs", "name those alone in CUDA_VISIBLE_DEVICES"
-
-
-def _loaded(report: dict[str, Any]) -> str:
-    return f"; loaded is cuDNN {' from '.join(report['loaded_cudnn'])}" if report.get("loaded_cudnn") else ""
+        yield f"the GPU does not compute: {report['error']}", _ADVICE
+    elif report["devices"] < report["gpus"]:
+        yield f"TensorFlow finds {report['devices']} of {report['gpus']} GPUs", _ADVICE
 
 
 def gpu_line(report: dict[str, Any]) -> str:
@@ -230,8 +194,7 @@ def gpu_line(report: dict[str, Any]) -> str:
     plain, compiled = report["convolution_milliseconds"], report["xla_milliseconds"]
     return (
         f"GPU: {cards}; TensorFlow is built for CUDA {report['cuda']} and cuDNN {report['cudnn']}; a convolution of 64 "
-        f"images {plain:.1f} ms, with XLA {compiled:.1f} ms after {report['xla_seconds']:.1f} s of compilation"
-        f"{_loaded(report)}"
+        f"images {plain:.1f} ms, with XLA {compiled:.1f} ms"
     )
 
 
@@ -243,8 +206,7 @@ def _compute_on_gpus() -> dict[str, Any]:
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
-    devices = tf.config.list_logical_devices("CPU" if pretended_gpus() else "GPU")
-    report: dict[str, Any] = {"devices": pretended_gpus() or len(devices)}
+    report: dict[str, Any] = {"devices": pretended_gpus() or len(tf.config.list_logical_devices("GPU"))}
     report |= {name: built.get(f"{name}_version") for name in ("cuda", "cudnn")}
     images, kernel = tf.ones((64, 84, 84, 4)), tf.Variable(tf.ones((8, 8, 4, 16)))
 
@@ -253,26 +215,11 @@ def _compute_on_gpus() -> dict[str, Any]:
             loss = tf.reduce_mean(tf.nn.conv2d(images, kernel, 4, "VALID") ** 2)
         return tape.gradient(loss, kernel)
 
-    for name, compiled in (("convolution", False), ("xla", True)) if devices else ():
+    for name, compiled in (("convolution", False), ("xla", True)) if report["devices"] else ():
         graph = tf.function(gradient, jit_compile=compiled)
-        try:
-            # The first call compiles.
-            first, again = repeat("graph().numpy()", globals={"graph": graph}, repeat=2, number=1)
-            report |= {f"{name}_milliseconds": 1e3 * again} | ({"xla_seconds": first} if compiled else {})
-        except Exception as error:
-            # Any failure is a result of the check.
-            report[f"{name}_error"] = typed_line(error, 200)
-    return report | {"loaded_cudnn": loaded_cudnn()}
-
-
-def loaded_cudnn(process: str = f"{PROCESSES}/self") -> tuple[str, str] | None:
-    """Version and path of cuDNN in this process; None without it. It need not be pip's, see LD_LIBRARY_PATH."""
-    with suppress(OSError):
-        if match := _CUDNN.search(Path(process, "maps").read_text(encoding="utf-8", errors="surrogateescape")):
-            # Since cuDNN 9; version 8 has 1,000 for a major version.
-            version = ctypes.CDLL(match[1]).cudnnGetVersion()
-            return f"{version // 10_000}.{version // 100 % 100}.{version % 100}", match[1]
-    return None
+        # The first call compiles.
+        report[f"{name}_milliseconds"] = 1e3 * repeat(lambda: graph().numpy(), repeat=2, number=1)[1]  # noqa: B023
+    return report
 
 
 if __name__ == "__main__":

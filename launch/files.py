@@ -14,13 +14,7 @@ from shared.errors import setting_error
 
 def typed_path(text: str) -> Path:
     """A path as it was typed. A leading ~ is the home folder: a shell does not replace that of --run-dir=~/runs."""
-    path = Path(os.path.expanduser(text))
-    try:
-        path.exists()
-    except OSError as error:
-        # Too long a name, or a folder that may not be read.
-        raise ValueError(f"cannot be reached: {error.strerror}") from error
-    return path
+    return Path(os.path.expanduser(text))
 
 
 def unfinished(path: Path) -> Path:
@@ -104,15 +98,9 @@ def make_folder(folder: Path, setting: str) -> None:
 
 def replace_folder(folder: Path, path: Path) -> None:
     """Rename `folder` to `path` on the same file system; the old folder of that name is left beside it."""
-    old = folder.with_name(f"{folder.name}.old")
     if path.exists():
-        path.rename(old)
-    try:
-        folder.rename(path)
-    except OSError:
-        if old.exists():
-            old.rename(path)
-        raise
+        path.rename(folder.with_name(f"{folder.name}.old"))
+    folder.rename(path)
 
 
 def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str] = ()) -> None:

@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Any, Literal
 
 from launch.machine import pretended_gpus
@@ -20,7 +19,6 @@ from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: its child processes may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
-_CPU_INFO = Path("/proc/cpuinfo")
 
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -39,8 +37,6 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
     ours = "tensorflow" not in sys.modules
     if ours:
         _keep_freed_memory()
-        # For the processes that this one starts, too.
-        os.environ["KERAS_BACKEND"] = "tensorflow"
         if gpu:
             # Threads of its own launch kernels: others compete with those of emulators.
             os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
@@ -111,12 +107,8 @@ def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
     """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras."""
     set_tensorflow_variables(network)
     if not {"keras", "tensorflow"} & sys.modules.keys():
-        users = os.environ.get("KERAS_BACKEND")
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        try:
-            keras = importlib.import_module("keras")
-        finally:
-            os.environ.pop("KERAS_BACKEND") if users is None else os.environ.update(KERAS_BACKEND=users)
+        keras = importlib.import_module("keras")
         # The user's keras.json may have others.
         keras.config.set_floatx("float32")
         keras.config.set_image_data_format("channels_last")
@@ -142,26 +134,16 @@ def _onednn_for(network: NetworkConfig | None) -> str:
 
 
 def kernels(network: NetworkConfig | None = None, *, in_this_process: bool = True) -> str:
-    """The library of TensorFlow's convolutions and matrix products, with the vector instructions of this CPU.
+    """The library of TensorFlow's convolutions and matrix products.
 
     Args:
         network: as for `prepare_tensorflow`.
         in_this_process: the computation is done here, not in processes that import TensorFlow themselves.
     """
-    if platform.machine() != "x86_64":
-        return "TensorFlow's default kernels"
-    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
-    flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
-    imported = in_this_process and "tensorflow" in sys.modules
-    users = os.environ.get(_ONEDNN, "") if imported else _users_onednn()
-    value = _onednn_for(network) if users is None else users
-    # The rule of TensorFlow, for a program that imported it before us and for values that it does not understand.
-    by_default = bool(flags & {"avx512_vnni", "avx512_bf16", "amx_tile"})
-    if not {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), by_default):
-        return "Eigen"
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
-    avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags and limit.startswith(("ALL", "AVX512", "AVX10"))
-    return f"oneDNN ({'AVX-512' if avx512 else 'AVX2' if 'avx2' in flags else 'SSE4.1'})"
+    value = os.environ.get(_ONEDNN)
+    if not (in_this_process and "tensorflow" in sys.modules) and platform.machine() == "x86_64":
+        value = _users_onednn() or _onednn_for(network)
+    return {"0": "Eigen", "1": "oneDNN"}.get(value or "", "TensorFlow's default kernels")
 
 
 @contextmanager

@@ -58,10 +58,7 @@ def run_path(text: str) -> Path:
         return _fetched(text)
     if text.startswith(zoo.PREFIX):
         return zoo.agent_folder(text)
-    try:
-        path = typed_path(text)
-    except ValueError as error:
-        raise setting_error("run", text, str(error)) from error
+    path = typed_path(text)
     if path.exists():
         return path
     if text == LATEST:

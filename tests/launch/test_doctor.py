@@ -1,10 +1,8 @@
 """`tributary doctor`: what it finds on this machine and in the reports of others, and what a run is refused for."""
 
-import ctypes
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from namesakes import write_namesakes
 
 from launch import machine
 from launch.cli import main
-from launch.doctor import check_reports, find, gpu_line, gpu_shortages, loaded_cudnn, probe_gpus, quick_probe, reference
+from launch.doctor import check_reports, find, gpu_shortages, probe_gpus, quick_probe, reference
 from shared.errors import ConfigurationError
 
 
@@ -20,7 +18,7 @@ def report(**wrong: Any) -> dict[str, Any]:
     return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
 
 
-GPU = {"devices": 1, "missing_libraries": ["libcudnn.so.9"], "ld_library_path": "/usr/cuda"}
+GPU = {"devices": 1, "gpus": 1}
 
 
 @pytest.mark.skipif(bool(machine.usable_gpus()), reason="TensorFlow finds the GPU of this machine")
@@ -32,7 +30,7 @@ def test_a_gpu_that_tensorflow_cannot_use_is_found(
     (tmp_path / "nvidia0").touch()
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
-    assert "TensorFlow finds no GPU: it cannot load libcuda.so.1" in " ".join(printed.split())
+    assert "TensorFlow finds 0 of 1 GPUs; run there: pip install" in printed
     # In one line, although it is longer than 80 characters.
     assert reference()["revision"] in printed.splitlines()[0]
 
@@ -48,7 +46,6 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
     assert code == bool(found["findings"])
     (node,) = found["nodes"]
     assert node["environment_microseconds"] > 0
-    assert node["games"] > 50
     assert node["load_average"] >= 0
     assert node["gpu"]["convolution_milliseconds"] > 0
     assert node["gpu"]["xla_milliseconds"] > 0
@@ -81,37 +78,17 @@ def test_a_gpu_that_ends_the_process_is_a_finding(
     assert cause == f"the GPU does not compute: {error}"
 
 
-def test_cudnn_is_named_by_its_version_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LD_LIBRARY_PATH may have led to another one than pip's."""
-    assert loaded_cudnn(str(tmp_path)) is None
-    maps = tmp_path / "maps"
-    maps.write_text("7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/libm.so.6\n7f02-7f03 rw-p 00000000 00:00 0\n")
-    assert loaded_cudnn(str(tmp_path)) is None
-    beside = "7f04-7f05 r-xp 00000000 08:01 43   /opt/cuda/lib/libcudnn_ops.so.9\n"
-    maps.write_text(f"{maps.read_text()}{beside}{beside.replace('_ops', '')}")
-    loaded = {"/opt/cuda/lib/libcudnn.so.9": SimpleNamespace(cudnnGetVersion=lambda: 90_501)}
-    monkeypatch.setattr(ctypes, "CDLL", loaded.__getitem__)
-    found = loaded_cudnn(str(tmp_path))
-    assert found == ("9.5.1", "/opt/cuda/lib/libcudnn.so.9")
-    computed = {"cards": ["H100"], "cuda": "12.5.1", "cudnn": "9", "xla_seconds": 1.0, "loaded_cudnn": found}
-    computed |= {"convolution_milliseconds": 1.0, "xla_milliseconds": 1.0}
-    assert "; loaded is cuDNN 9.5.1 from /opt/cuda/lib/libcudnn.so.9" in gpu_line(computed)
-
-
 @pytest.mark.parametrize(
     ("wrong", "cause", "advice"),
     [
-        ({"python": "3.10.4"}, "Python 3.10.4 is too old", "install Python 3.11"),
+        ({"python": "3.10.4"}, "Python 3.10.4, and 3.1", "install Python 3.1"),
         ({"versions": reference()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
         ({"revision": "0" * 12}, "sources 000000000000 of the project", "check out the same commit"),
         ({"environment_error": "OSError: x"}, "the environment does not run: OSError: x", "run there"),
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
-        ({"gpu": GPU | {"devices": 0}}, "TensorFlow finds no GPU: it cannot load libcudnn.so.9", "tributary-rl[gpu]"),
-        ({"gpu": GPU | {"gpus": 2}}, "TensorFlow finds 1 of 2 GPUs", "CUDA_VISIBLE_DEVICES"),
-        ({"gpu": GPU | {"error": "killed"}}, "the GPU does not compute: killed", "LD_LIBRARY_PATH=/usr/cuda is"),
-        ({"gpu": GPU | {"xla_error": "DNN library"}}, "with XLA fails on the GPU: DNN library", "docs/gpu.md"),
-        ({"gpu": GPU | {"xla_error": "x", "loaded_cudnn": ("9.5.1", "/a.so")}}, "x; loaded is cuDNN 9.5.1 from /a", ""),
+        ({"gpu": GPU | {"gpus": 2}}, "TensorFlow finds 1 of 2 GPUs", "docs/gpu.md"),
+        ({"gpu": GPU | {"error": "killed"}}, "the GPU does not compute: killed", "docs/gpu.md"),
         ({"error": "shared cannot be imported there", "advice": "copy"}, "cannot be imported", "copy"),
     ],
 )
@@ -126,6 +103,6 @@ def test_one_thing_wrong_is_one_finding_with_its_remedy(wrong: dict[str, Any], c
 def test_train_refuses_in_one_line() -> None:
     check_reports([report()])
     with pytest.raises(ConfigurationError) as raised:
-        check_reports([report(revision="0" * 12, games=0)])
+        check_reports([report(revision="0" * 12, memory_bytes=0)])
     assert str(raised.value).startswith("node 10.0.0.7: sources")
     assert "1 more: tributary doctor" in str(raised.value)

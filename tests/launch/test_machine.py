@@ -165,8 +165,7 @@ _READS_WEIGHTS = "prepare_to_read_weights(PRESETS['cartpole'].config); "
     ("script", "variables", "printed"),
     [
         ("prepare_tensorflow(gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
-        # A program of the user keeps its variable.
-        ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
+        ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
         # Before its devices are in use, its GPUs can still be hidden.
         (
@@ -284,25 +283,14 @@ def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
 
 
 @X86_ONLY
-@pytest.mark.parametrize(
-    ("flags", "variables", "named"),
-    [
-        ("avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni", {}, "oneDNN (AVX-512)"),
-        ("avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "oneDNN (AVX2)"),
-        ("sse4_1 avx2", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "oneDNN (AVX2)"),
-        ("avx2 avx512_vnni", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "Eigen"),
-    ],
-)
-def test_the_kernels_are_named(
-    flags: str, variables: dict[str, str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
-    monkeypatch.setattr(tensorflow_setup, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(("value", "named"), [("1", "oneDNN"), ("0", "Eigen")])
+def test_the_kernels_are_named(value: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", value)
     assert tensorflow_setup.kernels(in_this_process=False) == named
+
+
+def test_an_arm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert tensorflow_setup.kernels(in_this_process=False) == "TensorFlow's default kernels"
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
