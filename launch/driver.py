@@ -46,7 +46,7 @@ def train_in_process(
 ) -> Result:
     """Train in a process of its own; see `train`, whose arguments and errors it has. Thread-safe.
 
-    The run is saved when this process dies. `stop.at_once` ends it without saving.
+    The run is saved when this process dies. A second KeyboardInterrupt ends it without saving.
 
     Args:
         command: the command line for the run's manifest. None: that of this process.
@@ -95,12 +95,13 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
     threading.Thread(target=receive, args=(connection, messages), daemon=True).start()
     outcome: Result | Exception | None = None
     error: BaseException | None = None
+    at_once = False
     # The reason of a request to stop, whether at once, and numbers for the next row.
     sent: tuple[str | None, bool, dict[str, float]] = (None, False, {})
     while True:
         try:
             numbers = take_all(stop.numbers)
-            request = stop.reason if stop.requested else None, stop.at_once, numbers
+            request = stop.reason if stop.requested else None, at_once, numbers
             # The same number may come again.
             if request != sent or numbers:
                 _send(connection, request)
@@ -117,7 +118,7 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
                 stop.request("a callback")
         except KeyboardInterrupt as interrupt:
             error = interrupt
-            stop.at_once |= stop.interrupted
+            at_once |= stop.interrupted
             stop.requested = stop.interrupted = True
         # SystemExit too: the run would go on without its caller.
         except BaseException as raised:

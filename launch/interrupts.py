@@ -19,13 +19,12 @@ class StopRequest:
     Attributes:
         requested: finish the rollouts under way, save and end.
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
-        at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         numbers: of the caller by name, for the next row of the run. Any thread may update them.
         reason: the origin of the request, for its message; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
-        self.requested = self.interrupted = self.at_once = False
+        self.requested = self.interrupted = False
         self.reason = ""
         self.numbers: dict[str, float] = {}
 

@@ -293,7 +293,8 @@ def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
     stop = StopRequest()
 
     def on_event(_: Event) -> None:
-        stop.at_once = True
+        stop.interrupted = True
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_in_process(quick(), tmp_path, on_event, stop=stop)
