@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from spaces import Given, registered
 
-from actors.environments import VectorEnvironment, adapter_of, environment_spec
+from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 from actors.environments.spaces import Observations, random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
@@ -174,6 +174,13 @@ def test_images_of_all_shapes(image: np.ndarray, settings: dict, shape: tuple[in
     environment = VectorEnvironment(config(given, **{"screen_size": None, "frame_stack": 1, **settings}), 1)
     assert environment.spec().observation_shape == shape
     assert environment.reset(0)[0, -1, -1].tolist() == pixel
+
+
+@pytest.mark.usefixtures("short_random_play")
+def test_the_mean_observation_is_of_every_tenth_step() -> None:
+    plain = {"screen_size": None, "greyscale": False, "frame_stack": 1}
+    mean = measure_observation_mean(config(Given(IMAGE, TWO, [picture(v) for v in range(50)]), **plain), 0)
+    assert (mean.dtype, mean.shape, mean[0, 0, 0], mean[0, -1, 0]) == (np.float32, (32, 32, 3), 0.0, 25.0)
 
 
 def test_an_environment_may_draw_its_images_in_the_same_memory() -> None:
