@@ -188,8 +188,8 @@ def test_the_table_until_it_stays_on_the_screen(cartpole: RunConfig) -> None:
         display.update(LARGE)
         # The last interval of a run has no rollout: the numbers of the one before stay.
         dropped = LARGE.agent_steps_dropped
-        empty = Progress(frames=40_000_004, policy_lag_max=7, learning_rate=1e-4, agent_steps_dropped=dropped)
-        display.update(empty)
+        empty = Progress(frames=40_000_004, elapsed_seconds=36_001.0, policy_lag_max=7, learning_rate=1e-4)
+        display.update(replace(empty, agent_steps_dropped=dropped))
         # It would have hours left, by its frames.
         display.show(Stopped("run", SUMMARY | {"status": "return_reached"}))
     last = shown_by(console).rpartition("CartPole-v1")[2].splitlines()
