@@ -26,6 +26,7 @@ from shared.config import (
     RunConfig,
 )
 from shared.methods.method import dead_units, explained_variance
+from shared.seeds import Purpose
 from shared.types import (
     ActionSpec,
     EpisodeStats,
@@ -254,9 +255,11 @@ def test_an_actor_takes_the_factor_of_rewards_from_the_weights(cartpole: RunConf
     assert norms[0] != pytest.approx(norms[2], rel=0.01), "by the deviation of its own returns"
 
 
-def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationPart:
-    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
-    parts = list(evaluator.run(WeightSnapshot(1, np.float32(weight) * first_weights(config))))
+def evaluate(
+    config: RunConfig, weight: float = 1.0, version: int = 1, purpose: Purpose = "training_evaluation"
+) -> EvaluationPart:
+    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation, purpose)
+    parts = list(evaluator.run(WeightSnapshot(version, np.float32(weight) * first_weights(config))))
     evaluator.close()
     return EvaluationPart.joined(parts)
 
@@ -430,5 +433,10 @@ def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> 
     shares = [EvaluationShare(1, "greedy", 0, 1, 2), EvaluationShare(1, "greedy", 1, 2, 2)]
     games = [part.games for share in shares for part in evaluated(make_actor(config), zeros, share)]
     assert sorted(np.concatenate(games)) == sorted(whole.games)
+    # Training's differ by version. A score has the same starts for all, and a recording has others.
+    starts = [(1, "evaluation"), (2, "evaluation"), (1, "recording")]
+    first, second, recorded = (set(evaluate(config, 0.0, *start).games) for start in starts)
+    assert first == second
+    assert not first & recorded
     others = evaluated(make_actor(config), zeros._replace(version=2), shares[0])
     assert not set(np.concatenate([part.games for part in others])) & set(whole.games)
