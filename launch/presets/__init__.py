@@ -64,6 +64,19 @@ PRESETS: dict[str, Preset] = {name: preset for group in PRESET_GROUPS.values() f
 _OF_THE_DEFAULT, AS_PUBLISHED, _OF_TASKS = PRESET_GROUPS.values()
 DEFAULT_PRESET = "pong"
 
+# The nearest preset of a method that another library has by this name.
+_NEAREST = {
+    "ppo": "pong is asynchronous PPO on Pong, atari on any game, vectors on any other task",
+    "appo": "pong and atari are asynchronous PPO",
+    "impala": "impala-shallow has IMPALA's settings, whose gradients have no lag; docs/examples/v_trace.py is V-trace",
+    "dqn": "nstep-q and onestep-q are Q-learning without a replay memory",
+    "pqn": "pong-q is PQN with several actors",
+    "sarsa": "onestep-sarsa is the paper's",
+    "q": "nstep-q and onestep-q are the paper's",
+    "a3c-ff": "a3c has no memory, a3c-lstm has one",
+    "reinforce": "a3c with --actor.unroll-length as long as an episode comes nearest",
+}
+
 # The same methods for environments without images, where a preset is for Atari.
 _WITHOUT_IMAGES = {
     "a3c": "a3c-continuous",
@@ -76,9 +89,12 @@ _WITHOUT_IMAGES = {
 def check_preset(name: str) -> None:
     """Refuse a name that no preset has, with advice on another one."""
     if name not in PRESETS:
-        advice = nearest(name, PRESETS)
-        if not advice.endswith("?"):
-            advice += "; an environment is named by its id, like ALE/Seaquest-v5"
+        if (near := _NEAREST.get(name.lower())) is not None:
+            advice = f": {near}; see tributary presets"
+        else:
+            advice = nearest(name, PRESETS)
+            if not advice.endswith("?"):
+                advice += "; an environment is named by its id, like ALE/Seaquest-v5"
         raise ConfigurationError(f"unknown preset {name}{advice}")
 
 

@@ -138,6 +138,8 @@ def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     """What the inputs are. Bounds are those of numbers."""
     inputs: dict[str, Any] = {"meaning": adapter_of(config.environment).observation_meaning(spec)}
+    if spec.parts is None:
+        inputs |= {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype}
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
         inputs["low"], inputs["high"] = (json_bounds(np.array(bound)) for bound in spec.observation_bounds)
     if spec.numbers:
@@ -145,7 +147,8 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
         ends = itertools.accumulate(size for _, size in spec.numbers)
         inputs["positions"] = {name: [end - n, end - 1] for (name, n), end in zip(spec.numbers, ends, strict=True)}
     if spec.masked:
-        inputs["action_mask"] = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
+        meaning = _MASK.format(key=config.environment.action_mask, environment=config.environment.id)
+        inputs["action_mask"] = {"shape": [None, spec.actions.size], "dtype": "bool", "meaning": meaning}
     if not NETWORKS[config.network.name].is_own:
         centred = "minus their mean in random play, times 4 / 255"
         images = "divided by 255" if spec.observation_mean is None else centred

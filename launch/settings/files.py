@@ -34,6 +34,23 @@ SHORT_NAMES = {
     "environment.import": "environment.imports",
 }
 """Short names of settings on the command line."""
+# Settings by their names in other libraries; docs/coming-from.md has more.
+_NAMES_ELSEWHERE = {
+    **dict.fromkeys(("workers", "num_workers", "num_env_runners"), "actors"),
+    **dict.fromkeys(("gpu", "gpus", "num_gpus", "cuda"), "actor.device"),
+    **dict.fromkeys(("num_envs", "n_envs"), "actor.total_environments"),
+    **dict.fromkeys(("num_steps", "n_steps", "t_max", "rollout_fragment_length"), "actor.unroll_length"),
+    **dict.fromkeys(("timesteps", "total_timesteps"), "total_frames"),
+    "batch_size": "learner.agent_steps_per_update",
+    "gamma": "method.discount",
+    "gae_lambda": "method.return_lambda",
+    "ent_coef": "method.entropy_cost",
+    "vf_coef": "method.value_cost",
+    "clip_range": "method.clip_ratio",
+    "n_epochs": "actor.epochs",
+    "grad_clip": "optimizer.max_gradient_norm",
+    "max_grad_norm": "optimizer.max_gradient_norm",
+}
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
@@ -214,7 +231,7 @@ def option_name(name: str) -> str:
 def similar(name: str, names: Collection[str]) -> list[str]:
     """The known names that an unknown one may stand for, at most three."""
     group, _, last = name.rpartition(".")
-    if (meant := SHORT_NAMES.get(last, "")) in names:
+    if (meant := (SHORT_NAMES | _NAMES_ELSEWHERE).get(last, "")) in names:
         return [meant]
     # Of the same group, by last parts alone: full names of one group are all similar.
     parts = {other: other.rpartition(".")[2] for other in names if group in ("", other.rpartition(".")[0])}

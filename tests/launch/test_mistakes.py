@@ -14,6 +14,8 @@ MISTAKES = {
     "train pnog": "unknown preset pnog, did you mean pong?",
     "train Seaquest": "minigrid; an environment is named by its id, like ALE/Seaquest-v5",
     "train pong --actor 4": "--actor: there is no such option; did you mean --actors?",
+    "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
+    "train ppo": "unknown preset ppo: pong is asynchronous PPO on Pong",
     "trian": "unknown command trian, did you mean train?",
     "bench foo": "unknown command bench foo, ",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
