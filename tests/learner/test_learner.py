@@ -95,9 +95,12 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     other = restored(learner, scaled_learner(cartpole), tmp_path)
     np.testing.assert_array_equal(other.snapshot().parameters, parameters)
     assert other.state() == learner.state()
+    # Only the first gradient of a rollout has moments.
+    assert learner.submit(report(5, version=3, **own)).updated
+    np.testing.assert_array_equal(learner.snapshot().parameters, parameters)
     # The variance of finite numbers may exceed float32.
     wide = Moments(2, np.zeros(3), np.full(3, 1e76))
-    assert learner.submit(report(5, version=3, observation_moments=wide, **own)).updated
+    assert learner.submit(report(6, version=4, observation_moments=wide, **own)).updated
     assert learner.is_finite()
     assert not Learner(cartpole, SCALED, np.array([1, np.nan, 0, 0, 0, 1, 1, 1], np.float32)).is_finite()
 
