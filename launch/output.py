@@ -141,18 +141,18 @@ def number(value: float | None, form: str) -> str:
 
 
 def plain_table(
-    rows: Sequence[Mapping[str, str]], width: int, *, left: Collection[str], spare: Sequence[str] = ()
+    rows: Sequence[Mapping[str, str]], width: int, *, left: Collection[str], spare: Sequence[str] = (), gap: int = 2
 ) -> Table:
-    """A table of cells by the headings of their columns, without a frame, with two spaces between columns.
+    """A table of cells by the headings of their columns, without a frame, `gap` spaces between two columns.
 
     Columns are aligned to the right, except those of `left`. Where they do not fit in `width` characters, whole columns
     of `spare` are left out, the first one first, and then cells of the first column are broken.
     """
     widths = {name: max(*map(len, name.split("\n")), *(len(row[name]) for row in rows)) for name in rows[0]}
     for name in spare:
-        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
+        if sum(widths.values()) + gap * (len(widths) - 1) > width:
             widths.pop(name, None)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for i, name in enumerate(widths):
         table.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=i > 0)
     for row in rows:

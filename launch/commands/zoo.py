@@ -31,7 +31,8 @@ def list_zoo(arguments: ZooArguments) -> None:
             rows.append(first | {"protocol": evaluation["protocol"]["name"], "score": mean_and_error(evaluation)})
             first = dict.fromkeys(first, "")
     left, spare = ("agent", "environment", "protocol", "score"), ("environment", "agent steps")
-    console.print(plain_table(rows, console.width, left=left, spare=spare), highlight=False)
+    # One space between columns, for 80 columns in all.
+    console.print(plain_table(rows, console.width, left=left, spare=spare, gap=1), highlight=False)
     console.print("tributary watch AGENT shows one play.", highlight=False)
     write_json(arguments.json, agents)
 
