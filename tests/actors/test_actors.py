@@ -384,6 +384,11 @@ def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig
     pairs = sorted((e, o) for part in parts for e, o in zip(part.environments, part.order, strict=True))
     # Of eleven episodes environment 0 plays three.
     assert pairs == [(environment, order) for environment in (2, 3, 4) for order in (0, 1)]
+    # Environments play on while others end a wave: what they end then is in the next one.
+    whole = evaluated(make_actor(config), snapshot, share._replace(episodes=9))
+    assert sorted(game for part in parts for game in part.games) == sorted(
+        game for part in whole for game in part.games
+    )
     for part in parts:
         np.testing.assert_array_equal(part.episodes.returns, part.episodes.lengths)
     # Another evaluation starts from the same states, and other actions are drawn.
@@ -432,6 +437,10 @@ def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> 
     zeros = WeightSnapshot(1, np.zeros_like(first_weights(config)))
     shares = [EvaluationShare(1, "greedy", 0, 1, 2), EvaluationShare(1, "greedy", 1, 2, 2)]
     games = [part.games for share in shares for part in evaluated(make_actor(config), zeros, share)]
+    assert sorted(np.concatenate(games)) == sorted(whole.games)
+    # An actor's share moves when another one has ended.
+    actor, moved = make_actor(config), [EvaluationShare(number, "greedy", number, 1, 2) for number in range(3)]
+    games = [part.games for share in moved for part in evaluated(actor, zeros, share)]
     assert sorted(np.concatenate(games)) == sorted(whole.games)
     # Training's differ by version. A score has the same starts for all, and a recording has others.
     starts = [(1, "evaluation"), (2, "evaluation"), (1, "recording")]
