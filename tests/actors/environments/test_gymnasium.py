@@ -44,20 +44,21 @@ def test_options_and_registered_limits_reach_the_environment_and_its_protocols(s
     assert adapter.score_protocol(environment.spec()) == {"frames_per_agent_step": 1, "options": config.options}
 
 
-def test_rewards_of_repeated_actions_are_summed() -> None:
-    every, third = (make_env(EnvironmentConfig(id="CartPole-v1", frame_skip=n)) for n in (1, 3))
+@pytest.mark.parametrize("options", [{}, {"max_episode_steps": 7}], ids=["terminated", "truncated"])
+def test_rewards_of_repeated_actions_are_summed(options: dict[str, Any]) -> None:
+    every, third = (make_env(EnvironmentConfig(id="CartPole-v1", frame_skip=n, options=options)) for n in (1, 3))
     for environment in (every, third):
         environment.reset(seed=0)
     rewards: list[float] = []
-    ended = False
-    while not ended:
+    ends = [False, False]
+    while not any(ends):
         steps = 0
-        while steps < 3 and not ended:
-            observation, _, ended, _, _ = every.step(1)
+        while steps < 3 and not any(ends):
+            observation, _, *ends, _ = every.step(1)
             steps += 1
-        found, reward, terminated, _, _ = third.step(1)
+        found, reward, *found_ends, _ = third.step(1)
         np.testing.assert_array_equal(found, observation)
-        assert (reward, terminated) == (steps, ended)
+        assert (reward, found_ends) == (steps, ends)
         rewards.append(float(reward))
     assert sum(rewards) > 6
     assert environment_spec(EnvironmentConfig(id="CartPole-v1", frame_skip=3)).frames_per_agent_step == 3
