@@ -235,6 +235,8 @@ def test_an_option_of_a_class_without_a_constructor_is_refused(monkeypatch: pyte
 
 def test_a_resume_refuses_changes_of_what_weights_and_counts_depend_on() -> None:
     fixed = "environment.frame_skip network.hidden_sizes method.discount exploration.noise optimizer.decay"
+    fixed += " method.name method.reduction method.target_network exploration.name exploration.initial_log_std"
+    fixed += " optimizer.name optimizer.epsilon optimizer.bias_correction"
     assert not any(map(may_change, fixed.split()))
     assert may_change("optimizer.learning_rate")
     # Those of the task are refused without being named, unless they are listed as harmless.
