@@ -183,10 +183,12 @@ def common_faults(
 
 
 def actor_fault(run: ChaosRun, act: Fault, line: str) -> None:
-    lines, replaced = run.log().count(line), run.log().count(" replaces actor ")
+    lines, replaced, before = run.log().count(line), run.log().count(" replaces actor "), set(run.pids("Actor"))
     act()
     run.wait_for(lambda: run.log().count(line) > lines, line)
     run.wait_for(lambda: run.log().count(" replaces actor ") > replaced, "a replacement")
+    # One that hangs has some seconds to close its environments, and must not be met by the next fault.
+    run.wait_for(lambda: not before <= set(run.pids("Actor")), "the end of its process")
 
 
 def dropped_report(run: ChaosRun, fault: str, reason: str) -> None:
