@@ -13,7 +13,7 @@ from launch.interrupts import Interrupts
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (
         "[PRESET]",
-        "train an agent, by a preset or an environment's id",
+        "train an agent, by a preset or an environment's id; pong by default",
         "commands.train:train_line",
     ),
     "evaluate": ("RUN", "play whole episodes by an explicit protocol", "results.evaluate:evaluate"),
@@ -76,7 +76,9 @@ def _run(command: str, *rest: str) -> int | None:
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
+            benches = [name for name in COMMANDS if name.startswith("bench ")]
+            names = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
+            raise ConfigurationError(f"unknown command {command}{nearest(command, names)}")
         module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]

@@ -60,10 +60,8 @@ _Read = TypeVar("_Read")
 _Y_CHARACTERS = 30
 # Characters of an inch of a title.
 _IN_AN_INCH = 14
-_LEGEND = (
-    "thick: median and quartiles, where two runs or more have data; thin: each run\npoints: evaluations of the weights "
-    "at that time, ± standard error"
-)
+_BANDS = "thick: median and quartiles, where two runs or more have data; thin: each run"
+_POINTS = "points: evaluations of the weights at that time, ± standard error"
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES, _ONLY_PANEL_INCHES = (3.2, 2.5), (7.0, 4.0)
 _SECONDS = {"hours": 3600, "minutes": 60, "seconds": 1}
@@ -215,7 +213,12 @@ def curves_figure(
         if legend:
             # Below the axes, which keep their size.
             handles = [handle for axes in chart.axes for handle in axes.get_legend_handles_labels()[0]]
-            below = chart.legend(handles=handles, title=_LEGEND, loc="outside lower left", alignment="left")
+            shown = {
+                _BANDS: any(len(band.curves) > 1 for band in groups),
+                _POINTS: any(len(curve.evaluations[0]) for band in groups for curve in band.curves),
+            }
+            title = "\n".join(line for line, applies in shown.items() if applies)
+            below = chart.legend(handles=handles, title=title, loc="outside lower left", alignment="left")
             chart.set_figheight(height * rows + below.get_window_extent().height / chart.dpi)
         yield chart
 

@@ -71,11 +71,11 @@ def luck(tries: int) -> float:
 def confirmed_mean(returns: npt.NDArray[np.float64], tries: int, untrained: float | None) -> float | None:
     """What the confirmation that is number `tries` compares with the target; None: the mean.
 
-    The first confirmation compares its mean. A later one subtracts the luck of the best of so many equal tries, in
-    standard errors of the mean. Its returns then include one episode of untrained play, if its return is known: the
-    error of a hundred games without a lost one is nearly zero. A policy of Pong that loses 5 % of its games and has a
-    mean of 17 is confirmed at 18 within 40 tries by a quarter of the runs, by 99 of 100 if each compares its mean; one
-    with a mean of 19 and 3 % takes 1.2 tries, not 1.1.
+    The first confirmation compares its mean. A later one subtracts `luck(tries)` standard errors of the mean, by which
+    the best of so many equal tries exceeds the true mean. Its returns then include one episode of untrained play, if
+    its return is known: the error of a hundred games without a lost one is nearly zero. A policy of Pong that loses 5 %
+    of its games and has a mean of 17 is confirmed at 18 within 40 tries by a quarter of the runs, by 99 of 100 if each
+    compares its mean; one with a mean of 19 and 3 % takes 1.2 tries, not 1.1.
     """
     if tries == 1 or not np.isfinite(returns).all():
         return None

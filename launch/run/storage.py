@@ -81,10 +81,16 @@ class RemoteCopy:
             stamps = stamps_of(self._folder)
             # Files that refer to others come last, so that an interrupted update refers to no missing file.
             for name in sorted(stamps, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
-                file, path = self._folder / name, f"{self._root}/{name}"
-                if stamps[name] != self._stamps.get(name) and file.exists():
-                    _make_folder(self._files, path.rpartition("/")[0])
-                    self._files.pipe_file(path, file.read_bytes())
+                if stamps[name] == self._stamps.get(name):
+                    continue
+                path = f"{self._root}/{name}"
+                try:
+                    content = (self._folder / name).read_bytes()
+                except FileNotFoundError:
+                    # An old checkpoint was deleted meanwhile.
+                    continue
+                _make_folder(self._files, path.rpartition("/")[0])
+                self._files.pipe_file(path, content)
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return

@@ -233,7 +233,7 @@ def similar(name: str, names: Collection[str]) -> list[str]:
     group, _, last = name.rpartition(".")
     if (meant := (SHORT_NAMES | _NAMES_ELSEWHERE).get(last, "")) in names:
         return [meant]
-    # Of the same group, by last parts alone: full names of one group are all similar.
+    # Names of the same group are compared by their last parts: as full names they are all similar.
     parts = {other: other.rpartition(".")[2] for other in names if group in ("", other.rpartition(".")[0])}
     same = [other for other in names if other.rpartition(".")[2] == last]
     near = get_close_matches(last, parts.values(), n=1)

@@ -120,7 +120,7 @@ def test_a_seed_that_was_killed_before_its_first_checkpoint_begins_anew(monkeypa
     monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
     line = ["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]
     with lock_folder(Path("study/seed-1")):
-        # Of a process that is about to begin.
+        # The lock of a process that is about to begin.
         assert main(line) == 2
     assert main(line) == 0
     assert resumed == [False, True]
