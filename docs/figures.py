@@ -130,9 +130,9 @@ def rehearsed() -> str:
         )
         needed, rate = figure.get("agent_steps_to_target"), figure["agent_steps_per_second"]
         shape += f", M {form['actor.minibatches']}, {form['actor.epochs']} epochs"
-        rows.append(
-            (figure["actors"], marked(shape, line), number(rate), number(needed), number(needed and needed / rate))
-        )
+        least, most = ("at least ", "at most ") if figure.get("is_lower_bound") else ("", "")
+        seconds = most + number(needed / rate) if needed else ""
+        rows.append((figure["actors"], marked(shape, line), least + number(rate), number(needed), seconds))
     return table("actors | form | agent steps/s | agent steps to 18 | seconds", rows) + notes(lines)
 
 

@@ -15,9 +15,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +54,7 @@ _POLL_SECONDS = 0.2
 _START_SECONDS = 3600.0
 _COPIED_BYTES = 2**28
 # Above these shares a part is full.
-_FULL_MACHINE, _FULL_LEARNER, _NOTABLE_WAIT = 0.95, 0.9, 0.1
+_FULL_MACHINE, _FULL_LEARNER, _NOTABLE_WAIT, _NOTABLE_DELAY = 0.95, 0.9, 0.1, 0.1
 _NO_EPISODES = EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64))
 
 
@@ -113,7 +115,8 @@ def rehearsed_state(
 
 def full(point: Mapping[str, float]) -> str:
     """The part of a rehearsal that has no more to give."""
-    if point["machine_share"] > _FULL_MACHINE:
+    # The sleeping processes wake up, write their gradients, and take the learner's core for that.
+    if point["machine_share"] > _FULL_MACHINE or point["learner_delay"] > _NOTABLE_DELAY:
         return "machine"
     if point["learner_cores"] > _FULL_LEARNER:
         return "learner"
@@ -220,7 +223,8 @@ def _train(
     config: RunConfig, spec: EnvironmentSpec, actors: int, seconds: float, recording: Path
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The rows since all actors were at work, with the CPU seconds of the learner's process and of the whole machine so
-    far; and the bytes that the learner reads and writes, beside those that one core can."""
+    far, and those for which its loop had to wait for a core; and the bytes that the learner reads and writes, beside
+    those that one core can."""
     from launch.on_ray.cluster import connect, disconnecting
     from launch.on_ray.executor import RayExecutor
     from launch.on_ray.node_aggregator import NodesExecutor
@@ -241,9 +245,10 @@ def _train(
         with folder.make(), futures.ThreadPoolExecutor(1) as thread:
             folder.create(config, spec, {})
             session = TrainingSession(config, spec, folder.path, make_executor, resume=False)
+            loop = thread.submit(threading.get_native_id).result()
             result = thread.submit(session.run)
             try:
-                rows = list(_rows(session, actors, seconds, recording, result))
+                rows = list(_rows(session, actors, seconds, recording, result, loop))
             finally:
                 session.interrupt()
         sizes = [variable.numpy().nbytes for variable in session.learner.variables().values()]
@@ -258,9 +263,9 @@ def _train(
 
 
 def _rows(
-    session: "TrainingSession", actors: int, seconds: float, recording: Path, result: futures.Future[Any]
+    session: "TrainingSession", actors: int, seconds: float, recording: Path, result: futures.Future[Any], loop: int
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a run since all actors were at work, until `seconds` after the warm-up."""
+    """The rows of a run since all actors were at work, until `seconds` after the warm-up. `loop` is its thread."""
     ends = None
     while ends is None or time.monotonic() < ends:
         futures.wait([result], _POLL_SECONDS)
@@ -272,7 +277,11 @@ def _rows(
             continue
         ends = ends or time.monotonic() + WARM_UP_SECONDS + seconds + 2.0
         for row in rows:
-            yield row | {"learner_cpu_seconds": time.process_time(), "machine_cpu_seconds": _machine_cpu_seconds()}
+            yield row | {
+                "learner_cpu_seconds": time.process_time(),
+                "learner_delay_seconds": _delay_seconds(loop),
+                "machine_cpu_seconds": _machine_cpu_seconds(),
+            }
 
 
 def _machine_cpu_seconds() -> float:
@@ -280,6 +289,13 @@ def _machine_cpu_seconds() -> float:
     ticks = [int(word) for word in Path(PROCESSES, "stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
     _, _, _, idle, waiting, *_ = ticks
     return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+
+
+def _delay_seconds(thread: int) -> float:
+    """Seconds so far in which a thread of this process could have run, but had no core. 0 where the kernel has none."""
+    with suppress(OSError):
+        return int(Path(PROCESSES, f"self/task/{thread}/schedstat").read_text(encoding="ascii").split()[1]) * 1e-9
+    return 0.0
 
 
 def _copied_bytes_per_second() -> float:

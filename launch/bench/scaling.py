@@ -58,7 +58,14 @@ _MEDIANS = (
     "policy_lag_mean",
     "learner_utilisation",
 )
-_REHEARSED_LOADS = "wait_share", "learner_cores", "learner_bytes_per_second", "learner_memory_share", "machine_share"
+_REHEARSED_LOADS = (
+    "wait_share",
+    "learner_cores",
+    "learner_delay",
+    "learner_bytes_per_second",
+    "learner_memory_share",
+    "machine_share",
+)
 # Agent steps that a preset takes to its target, by agent steps in flight and epochs: medians of docs/scaling.md.
 AGENT_STEPS_TO_TARGET = {"pong": {(1024, 4): 470_540, (2048, 4): 403_624, (4096, 2): 541_636}}
 

@@ -29,7 +29,12 @@ from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 WARM_UP_SECONDS = 4.0
 # On an idle virtual machine that others share, medians of repeats differ by a fifth at most.
 STEADY_RATIO = 1.25
-CPUS = "learner", "machine"
+# Loads of a rehearsal, in cores, by the seconds so far that its rows have.
+_LOADS = {
+    "learner_cores": "learner_cpu_seconds",
+    "learner_delay": "learner_delay_seconds",
+    "machine_cores": "machine_cpu_seconds",
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
     """Rates and costs of a run in the `seconds` after the warm-up, from its rows of metrics.
 
     A row of a rehearsal has CPU seconds, too: the result then has the cores that the learner's process and the whole
-    machine were busy on.
+    machine were busy on, and the share of the time in which the loop had to wait for a core.
     """
     working = [row for row in rows if row["agent_steps"] > 0]
     begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
@@ -155,7 +160,7 @@ def steady_state(config: RunConfig, rows: list[dict[str, Any]], seconds: float) 
             for stage in playing[0]["stage_microseconds"]
         },
         "measured_seconds": last["elapsed_seconds"] - first["elapsed_seconds"],
-        **{f"{of}_cores": rate(f"{of}_cpu_seconds", first, last) for of in CPUS if f"{of}_cpu_seconds" in last},
+        **{load: rate(seconds, first, last) for load, seconds in _LOADS.items() if seconds in last},
     }
 
 

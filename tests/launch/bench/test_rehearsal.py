@@ -69,10 +69,11 @@ def test_the_memory_of_sleeping_processes_is_checked(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("loads", "part"),
     [
-        ({"machine_share": 0.97, "learner_cores": 1.0, "wait_share": 0.5}, "machine"),
-        ({"machine_share": 0.80, "learner_cores": 0.95, "wait_share": 0.5}, "learner"),
-        ({"machine_share": 0.80, "learner_cores": 0.60, "wait_share": 0.3}, "wait"),
-        ({"machine_share": 0.80, "learner_cores": 0.60, "wait_share": 0.01}, "actors"),
+        ({"machine_share": 0.97, "learner_cores": 1.0, "learner_delay": 0.0, "wait_share": 0.5}, "machine"),
+        ({"machine_share": 0.80, "learner_cores": 0.6, "learner_delay": 0.3, "wait_share": 0.5}, "machine"),
+        ({"machine_share": 0.80, "learner_cores": 0.95, "learner_delay": 0.05, "wait_share": 0.5}, "learner"),
+        ({"machine_share": 0.80, "learner_cores": 0.60, "learner_delay": 0.05, "wait_share": 0.3}, "wait"),
+        ({"machine_share": 0.80, "learner_cores": 0.60, "learner_delay": 0.0, "wait_share": 0.01}, "actors"),
     ],
 )
 def test_the_full_part_of_a_rehearsal(loads: dict[str, float], part: str) -> None:
@@ -81,7 +82,13 @@ def test_the_full_part_of_a_rehearsal(loads: dict[str, float], part: str) -> Non
 
 def test_seconds_to_the_target_are_for_forms_whose_agent_steps_were_measured() -> None:
     pong = PRESETS["pong"].config
-    repeat = {"machine_share": 0.5, "learner_cores": 0.5, "wait_share": 0.0, "agent_steps_per_second": 1_000.0}
+    repeat = {
+        "machine_share": 0.5,
+        "learner_cores": 0.5,
+        "learner_delay": 0.0,
+        "wait_share": 0.0,
+        "agent_steps_per_second": 1_000.0,
+    }
     repeat |= {"learner_bytes_per_second": 1e9, "learner_memory_share": 0.1}
     targets = {(1024, 4): 500_000}
     found = rehearsal_figures(divided_among(pong, 16), 16, [repeat], targets)
@@ -112,6 +119,7 @@ def test_a_rehearsal_of_three_actors(
     assert point["agent_steps_per_second"] == pytest.approx(point["gradients_per_second"] * steps)
     assert point["seconds_to_target"] == pytest.approx(10_000 / point["agent_steps_per_second"])
     assert 0 < point["learner_cores"] < 1.5
+    assert 0 <= point["learner_delay"] < 1
     assert point["learner_bytes_per_second"] > 0
     assert "actors sleep" in capsys.readouterr().out
 
