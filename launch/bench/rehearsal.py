@@ -197,10 +197,14 @@ def _cycle(
     # CPU seconds: other work on this machine does not make them longer. Environments in processes have their own.
     own_cpu = time.perf_counter if config.environment.vectorization == "async" else time.process_time
     calls: list[RecordedCall] = []
+    written = np.ones_like(weights.parameters)
     gradient, since = np.empty(0, np.float32), (own_cpu(), time.perf_counter())
     while not calls or actor.next_call is NextCall.GRADIENT:
         began = own_cpu()
         result = actor.run(weights, target)
+        if isinstance(result, GradientReport):
+            # As into the memory that the learner reads.
+            np.copyto(written, result.gradient)
         ended = own_cpu()
         if isinstance(result, GradientReport):
             now = ended, time.perf_counter()

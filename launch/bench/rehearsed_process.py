@@ -14,9 +14,9 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.on_ray.actor_process import ActorProcess
-from launch.on_ray.transport import Call
+from launch.on_ray.transport import Call, serve
 from shared.config import RunConfig
-from shared.types import GradientReport, Heartbeat
+from shared.types import Float32Array, GradientReport, Heartbeat
 
 # Files in the folder of a recording.
 GRADIENT, CALLS = "gradient.npy", "calls.pickle"
@@ -50,6 +50,7 @@ class RehearsedProcess(ActorProcess):
         self._cycles: list[list[RecordedCall]] = recorded[actor_id % len(recorded)]
         self._calls: list[RecordedCall] = []
         self._ended: float | None = None
+        self._wrote = False
 
     def handle(self, call: Call) -> CallResult:
         """Sleep as long as a recorded call took. Returns its result, with the version of the weights of this one."""
@@ -74,6 +75,17 @@ class RehearsedProcess(ActorProcess):
             gradient=self._gradient,
             stage_seconds=result.stage_seconds._replace(wait=wait),
         )
+
+    def serve(self) -> None:
+        """Write the gradient once, as it is always the same: a real actor writes on a core of its own, and the recorded
+        seconds contain that."""
+        assert self._channel is not None
+        serve(self._channel, self.handle, self._write_once)
+
+    def _write_once(self, vector: Float32Array, gradient: Float32Array) -> None:
+        if not self._wrote:
+            np.copyto(vector, gradient)
+            self._wrote = True
 
     def close(self) -> None:
         """It has no environments."""

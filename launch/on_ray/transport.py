@@ -197,8 +197,15 @@ class LocalConnection:
         self.near.close()
 
 
-def serve(channel: "Channel", run: Callable[[Call], CallResult]) -> None:
-    """The actor's side: handle the requests of a channel by `run` until its other end is closed."""
+def serve(
+    channel: "Channel",
+    run: Callable[[Call], CallResult],
+    write: Callable[[Float32Array, Float32Array], Any] = np.copyto,
+) -> None:
+    """The actor's side: handle the requests of a channel by `run` until its other end is closed.
+
+    `write` puts a gradient, its second argument, into the first.
+    """
     vector, reply_in = cache(attach), _NO_GRADIENT
 
     def read(shared: WeightSnapshot) -> WeightSnapshot:
@@ -216,7 +223,7 @@ def serve(channel: "Channel", run: Callable[[Call], CallResult]) -> None:
             weights, target, share = request.call
             result = run(Call(read(weights), target and read(target), share))
             if isinstance(result, GradientReport | AggregatedReport):
-                reply_in[...] = result.gradient
+                write(reply_in, result.gradient)
                 result = result._replace(gradient=_NO_GRADIENT)
             channel.send(pickled(result))
     finally:
