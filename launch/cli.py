@@ -83,9 +83,9 @@ def _run(command: str, *rest: str) -> int | None:
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
     if not set(HELP).isdisjoint(rest):
-        from launch.settings.resolve import show_help
+        from launch.settings.help import print_help
 
-        show_help(takes, command, rest)
+        print_help(takes, command, rest)
         return None
     arguments = parse(takes, command, rest)
     with imports_permitted(every=getattr(arguments, "trust_imports", False)):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, Unpack
+from typing import IO, Any
 
 import msgspec
 
@@ -25,7 +25,6 @@ from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_st
 from launch.processes import module_command, module_environment
 from launch.run.events import Event
 from launch.run.modules import trust_environment
-from launch.settings.resolve import TrainOptions
 from launch.tensorflow_setup import set_tensorflow_variables
 from launch.train import OnEvent, Result, train
 from shared.config import RunConfig
@@ -42,7 +41,7 @@ def train_in_process(
     stop: StopRequest | None = None,
     command: Sequence[str] | None = None,
     output: IO[str] | int | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Any,
 ) -> Result:
     """Train in a process of its own; see `train`, whose arguments and errors it has. Thread-safe.
 
@@ -95,16 +94,13 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
     threading.Thread(target=receive, args=(connection, messages), daemon=True).start()
     outcome: Result | Exception | None = None
     error: BaseException | None = None
-    at_once = False
-    # The reason of a request to stop, whether at once, and numbers for the next row.
-    sent: tuple[str | None, bool, dict[str, float]] = (None, False, {})
+    at_once, sent = False, tuple[str | None, bool]((None, False))
     while True:
         try:
-            numbers = take_all(stop.numbers)
-            request = stop.reason if stop.requested else None, at_once, numbers
-            # The same number may come again.
+            # The reason of a request to stop, whether at once, and numbers for the next row.
+            request, numbers = (stop.reason if stop.requested else None, at_once), take_all(stop.numbers)
             if request != sent or numbers:
-                _send(connection, request)
+                _send(connection, (*request, numbers))
                 sent = request
             try:
                 message = messages.get(timeout=_POLL_SECONDS)
@@ -129,8 +125,7 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
 def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result | Exception | None]") -> None:
     """Put each message of a connection into the queue, and None at its end."""
     try:
-        # A TypeError: another thread, left by a second interrupt, closed the connection between two reads of a message.
-        with suppress(EOFError, OSError, TypeError):
+        with suppress(EOFError, OSError):
             while True:
                 messages.put(connection.recv())
     finally:

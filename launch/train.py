@@ -82,8 +82,8 @@ def train(
     Args:
         config: settings of the run.
         folder: of the run; new, or with `resume` that of a run with a checkpoint.
-        on_event: called with each event, in this thread. When it returns False, or raises an exception, the run is
-            stopped and saved.
+        on_event: called with each event, in this thread. It raises nothing: the errors of a caller's function are those
+            of `train_in_process`.
         preset: name of the preset that the settings started from.
         resume: continue the run in `folder`. A run that has reached a limit of `config` is not trained further.
         start_from: folder of a run whose best weights the new run starts with.
@@ -93,12 +93,10 @@ def train(
         ConfigurationError: the run cannot start. No new folder is left behind, and an old one keeps all but its
             summary.
         TrainingFailedError: it failed. The learned weights are saved, unless the message says otherwise.
-        KeyboardInterrupt: one was raised in this thread. At the first the run is saved before, at a second it is not.
-        Exception: the error of `on_event`. The run is saved before.
+        KeyboardInterrupt: one was raised in this thread. What was learned since the last checkpoint is lost.
     """
-    listener = _Listener(on_event, stop or StopRequest())
     try:
-        run = _prepare(config, RunFolder(folder), listener, preset, resume, start_from)
+        run = _prepare(config, RunFolder(folder), on_event, stop or StopRequest(), preset, resume, start_from)
         if isinstance(run, Result):
             return run
         summary = _train_inline(run) if config.executor == "inline" else _train_on_ray(run)
@@ -106,47 +104,8 @@ def train(
         if resume or preset not in PRESETS:
             raise
         raise ConfigurationError(f"{error}{advice_on_preset(preset, config.environment.id)}") from error
-    listener(Stopped(str(run.folder.path), summary))
-    if listener.error is not None:
-        raise listener.error
+    on_event(Stopped(str(run.folder.path), summary))
     return Result(run.folder.path, summary)
-
-
-class _Listener:
-    """The caller's `on_event`. Once training has begun, its first exception stops the run and is kept in `error`.
-
-    `progressed` is whether the run has taken in a report.
-    """
-
-    def __init__(self, on_event: OnEvent, stop: StopRequest) -> None:
-        self._on_event, self.stop = on_event, stop
-        self.training = self.progressed = False
-        self.error: BaseException | None = None
-
-    def __call__(self, event: Event) -> None:
-        if self.error is not None:
-            return
-        try:
-            if self._on_event(event) is False:
-                self.stop.request("a callback")
-        except KeyboardInterrupt as error:
-            self.interrupt(error)
-        except Exception as error:
-            if not self.training:
-                raise
-            self.error = error
-            self.stop.request("a callback")
-
-    def message(self, text: str | None) -> None:
-        if text is not None:
-            self(Message(text))
-
-    def interrupt(self, error: KeyboardInterrupt) -> None:
-        """Stop the run at the first KeyboardInterrupt, and raise the second one. Signal handlers count too."""
-        if not self.training or self.stop.interrupted or isinstance(error, StoppedBeforeTrainingError):
-            raise error
-        self.error = self.error or error
-        self.stop.requested = self.stop.interrupted = True
 
 
 @dataclass
@@ -155,6 +114,7 @@ class _Run:
 
     Attributes:
         budget: actors and threads; None on a cluster before its nodes are known.
+        training: whether its learner is ready.
     """
 
     config: RunConfig
@@ -164,12 +124,24 @@ class _Run:
     resume: bool
     budget: ThreadBudget | None
     first: FirstWeights | None
-    listener: _Listener
+    on_event: OnEvent
+    stop: StopRequest
     started: float
+    training: bool = False
+
+    def say(self, text: str | None) -> None:
+        if text is not None:
+            self.on_event(Message(text))
 
 
 def _prepare(
-    config: RunConfig, folder: RunFolder, listener: _Listener, preset: str, resume: bool, start_from: Path | None
+    config: RunConfig,
+    folder: RunFolder,
+    on_event: OnEvent,
+    stop: StopRequest,
+    preset: str,
+    resume: bool,
+    start_from: Path | None,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
     # Help, which imports this module, does without Gymnasium.
@@ -180,50 +152,50 @@ def _prepare(
         # Another process may hold the folder: the lock is known at once, and missing files of that process are not
         # reported.
         lock_folder(folder.path).close()
-    listener(Preparing("checking the settings and the environment"))
+    on_event(Preparing("checking the settings and the environment"))
     spec = environment_spec(config.environment, trial=True)
+    run = _Run(config, spec, folder, preset, resume, None, None, on_event, stop, started)
     check_network(config, spec)
     for note in spec.notes:
-        listener.message(f"note: {note}")
+        run.say(f"note: {note}")
     if spec.left_out:
-        listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
+        run.say(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
         check_storage(config.storage, folder if resume else None)
-    budget: ThreadBudget | None = None
     if config.executor == "inline" or config.address == "local":
         config, device = on_device(config, spec, usable_gpus(), resume=resume)
-        listener.message(device)
-        budget = thread_budget(config)
+        run.say(device)
+        run.budget = thread_budget(config)
         if not resume:
-            config = divided_among(config, budget.actors)
-    first: FirstWeights | None = None
+            config = divided_among(config, run.budget.actors)
+        run.config = config
     if resume:
-        spec = folder.as_trained(config, spec)
-        check_checkpoint(config, spec, folder)
+        run.spec = folder.as_trained(config, spec)
+        check_checkpoint(config, run.spec, folder)
         summary = read_object(folder.summary)
         reached = reached_limit(config, summary)
         if reached is not None:
-            listener.message(reached)
+            run.say(reached)
             return Result(folder.path, summary, trained=False)
         for line in resume_lines(config, folder):
-            listener.message(line)
+            run.say(line)
     else:
         folder.check_free()
         if start_from is not None:
-            first = weights_to_start_from(config, spec, RunFolder(start_from))
-            spec = first.spec
+            run.first = weights_to_start_from(config, spec, RunFolder(start_from))
+            run.spec = run.first.spec
         elif centres_observations(config, spec):
-            listener(Preparing("measuring the mean observation"))
-            spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
-    return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
+            on_event(Preparing("measuring the mean observation"))
+            run.spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+    return run
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
-        run.listener(Preparing("importing TensorFlow"))
+        run.on_event(Preparing("importing TensorFlow"))
         # All of it is on one device: networks, gradients and updates.
         prepare_for("actor", config)
         from launch.loop.inline import InlineExecutor
@@ -235,7 +207,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         )
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
-        run.listener(Preparing("building networks and environments"))
+        run.on_event(Preparing("building networks and environments"))
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
@@ -247,9 +219,9 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 raise ConfigurationError(f"--environment.id {error}") from error
             except KeyboardInterrupt:
                 # A constructor that hangs is not waited for.
-                run.listener.stop.interrupted = True
+                run.stop.interrupted = True
                 raise StoppedBeforeTrainingError from None
-            with run.listener.stop.training():
+            with run.stop.training():
                 _start(run, budget)
                 result = thread.submit(session.run)
 
@@ -257,7 +229,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                     done, _ = futures.wait([result], _VIEW_SECONDS)
                     return result.result() if done else None
 
-                return _watch(run.listener, wait, session.view, session.interrupt)
+                return _watch(run, wait, session.view, session.interrupt)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
         finally:
@@ -270,23 +242,22 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         from launch.on_ray.cluster import connect, disconnecting, machines_requested
         from launch.on_ray.learner_process import LearnerStart, run_learners
 
-    listener = run.listener
     with disconnecting():
-        listener(Preparing("starting Ray" if run.budget else f"joining the cluster at {run.config.address}"))
+        run.on_event(Preparing("starting Ray" if run.budget else f"joining the cluster at {run.config.address}"))
         connect(run.config, run.budget.actors if run.budget else 0)
         placement, budget = _placed(run)
         config = run.config
         with _opened_folder(run, budget), machines_requested(config):
             if sums := sums_of_nodes(config, placement):
                 sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
-                listener.message(f"aggregation:  {sizes} gradients of a node make one message")
+                run.say(f"aggregation:  {sizes} gradients of a node make one message")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
-            with listener.stop.training():
+            with run.stop.training():
                 _start(run, budget)
-                listener(Preparing("learner and actors: importing TensorFlow"))
+                run.on_event(Preparing("learner and actors: importing TensorFlow"))
                 start = LearnerStart(config, run.spec, run.folder.path, placement, run.resume, run.started)
-                summary = run_learners(start, partial(_watch, listener), listener.message, listener.stop)
-            if listener.stop.interrupted and not (run.resume or summary["agent_steps_sampled"]):
+                summary = run_learners(start, partial(_watch, run), run.say, run.stop)
+            if run.stop.interrupted and not (run.resume or summary["agent_steps_sampled"]):
                 # Its learner was ready, and no actor. The folder is discarded.
                 raise StoppedBeforeTrainingError
             return summary
@@ -294,19 +265,18 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
 
 def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
     """The placement of a run on the machine or the cluster that was joined, to which its settings are fitted."""
-    from launch.on_ray.cluster import check_gpus, check_nodes, cluster_nodes
+    from launch.on_ray.cluster import check_nodes, cluster_nodes
 
     if run.budget is not None:
-        check_gpus(run.config, run.budget.actors)
         return place_here(run.budget), run.budget
     check_nodes()
     nodes = cluster_nodes()
     gpus = sum(node.gpus for node in nodes)
     run.config, device = on_device(run.config, run.spec, gpus, by_node=True, resume=run.resume)
-    run.listener.message(device)
+    run.say(device)
     placement = place(run.config, nodes)
     for line in placement_lines(run.config, placement, nodes):
-        run.listener.message(line)
+        run.say(line)
     if not run.resume:
         # Actors that join later get the same share: the algorithm must not change with the nodes.
         run.config = divided_among(run.config, max(run.config.actor_range[1] or 0, placement.total_actors))
@@ -314,12 +284,12 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
 
 
 def _start(run: _Run, budget: ThreadBudget) -> None:
-    run.listener.training = True
-    run.listener(Started(str(run.folder.path), run.config, budget.actors))
+    run.training = True
+    run.on_event(Started(str(run.folder.path), run.config, budget.actors))
 
 
 def _watch(
-    listener: _Listener,
+    run: _Run,
     wait: Callable[[], dict[str, Any] | None],
     view: Callable[[dict[str, float]], View],
     interrupt: Callable[[], None],
@@ -327,59 +297,47 @@ def _watch(
     """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
-        update = view(take_all(listener.stop.numbers))
-        listener.progressed |= update.progress.agent_steps_per_second > 0
-        for event in update.events:
-            listener(event)
-        listener(Progressed(update.progress))
+        update = view(take_all(run.stop.numbers))
+        for event in (*update.events, Progressed(update.progress)):
+            run.on_event(event)
 
     passed_on = False
     while True:
         try:
-            try:
-                summary = wait()
-            except Exception:
-                # Its last messages lead up to the error, unless its process died.
-                with suppress(Exception):
-                    look()
-                raise
-            look()
-            if summary is not None:
-                # The view may have been under way before the end.
+            summary = wait()
+        except Exception:
+            # Its last messages lead up to the error, unless its process died.
+            with suppress(Exception):
                 look()
-                return summary
-            if listener.stop.requested and not passed_on:
-                passed_on = True
-                interrupt()
-                reason, finishing = listener.stop.reason, "finishing the gradients under way and saving"
-                how = f"stopped by {reason}: {finishing}" if reason else f"{finishing}; Ctrl-C again leaves at once"
-                listener.message(how)
-        except KeyboardInterrupt as error:
-            listener.interrupt(error)
+            raise
+        look()
+        if summary is not None:
+            # The view may have been under way before the end.
+            look()
+            return summary
+        if run.stop.requested and not passed_on:
+            passed_on = True
+            interrupt()
+            reason, finishing = run.stop.reason, "finishing the gradients under way and saving"
+            run.say(f"stopped by {reason}: {finishing}" if reason else f"{finishing}; Ctrl-C again leaves at once")
 
 
 @contextmanager
 def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     """Create the run's folder, or take over that of a resumed run, hold its lock, and describe the run.
 
-    If the run cannot start, a new folder is removed again. After an error before the first report a resumed one has its
-    settings of before.
+    If the run cannot start, a new folder is removed again.
     """
-    config, folder, first, say = run.config, run.folder, run.first, run.listener.message
+    config, folder, first, say = run.config, run.folder, run.first, run.say
     used = kernels(config.network, in_this_process=config.executor == "inline")
     threads = f"{budget.describe(config.executor)}; kernels: {used}"
     with lock_folder(folder.path) if run.resume else folder.make():
-        before = folder.settings_file.read_bytes() if run.resume else None
-        if before is not None:
-            folder.write_config(config)
         try:
-            if before is None:
-                contents = manifest(config, run.spec, run.preset, threads)
-                if first is not None:
-                    contents["started_from"] = first.origin
-                folder.create(config, run.spec, contents)
-                if first is not None:
-                    write_weights(folder.first_weights, first.snapshot, first.layout, first.origin["weights"])
+            if not run.resume:
+                origin = {} if first is None else {"started_from": first.origin}
+                folder.create(config, run.spec, manifest(config, run.spec, run.preset, threads) | origin)
+            if first is not None:
+                write_weights(folder.first_weights, first.snapshot, first.layout, first.origin["weights"])
             say(f"run folder:   {folder.path}")
             say(f"threads:      {threads}")
             say(rollouts_line(config, budget.actors))
@@ -390,9 +348,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
                 say(warning and f"warning: {warning}")
             yield
         except BaseException as error:
-            if before is not None:
-                if not run.listener.progressed:
-                    folder.settings_file.write_bytes(before)
-            elif not run.listener.training or isinstance(error, StoppedBeforeTrainingError | ConfigurationError):
+            began = run.training and not isinstance(error, StoppedBeforeTrainingError | ConfigurationError)
+            if not (run.resume or began):
                 folder.discard()
             raise

@@ -46,21 +46,20 @@ class Display:
         self._console = console
         # None once the line about it has been shown.
         self._usual = usual_agent_steps(preset, config)
-        self._live: Live | None = None
         self._table: Group | None = None
         self._waiting, self._began = "", time.monotonic()
+        self._live = Live(get_renderable=self._screen, console=console, refresh_per_second=2, transient=True)
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
         self._shown: Progress | None = None
-        self._trust = ""
 
     def __enter__(self) -> "Display":
+        if self._console.is_terminal:
+            self._show(self._live.start)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._show(self._live.stop)
-            self._live = None
+        self._show(self._live.stop)
 
     def show(self, event: Event) -> None:
         """Show an event; a listener for `launch.train`."""
@@ -71,23 +70,19 @@ class Display:
                 # A pipe or a log has the messages, which remain true.
                 if self._console.is_terminal and not self._reported:
                     self.wait_for(text)
-            case Started(actors=actors, config=config):
-                self._trust = trust_option(config)
-                text = f"starting {actors} actor{'s' * (actors > 1)}"
-                if steps := config.actor.most_rollouts_ahead * config.actor.agent_steps_in_flight:
-                    text += f"; each first plays up to {steps:,} agent steps, which are not counted"
-                self.wait_for(text)
+            case Started(actors=actors):
+                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}")
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
-                if self._live is not None and self._shown is not None:
+                if self._shown is not None:
                     self._table = progress_table(self._shown, self._config, self._console.width, ended=True)
                 self.__exit__()
                 folder = Path(event.folder)
                 # It may be elsewhere, and the working directory may have been deleted.
                 with suppress(ValueError, FileNotFoundError):
                     folder = folder.relative_to(Path.cwd())
-                for line in summary_lines(event.summary, quoted(folder), self._trust):
+                for line in summary_lines(event.summary, quoted(folder), trust_option(self._config)):
                     self.message(line)
 
     def wait_for(self, text: str) -> None:
@@ -96,17 +91,12 @@ class Display:
             self.message(f"{text}…")
             return
         self._waiting = text
-        if self._live is None:
-            live = self._live = Live(
-                get_renderable=self._screen, console=self._console, refresh_per_second=2, transient=True
-            )
-            self._show(lambda: live.start(refresh=True))
-        else:
-            self._show(self._live.refresh)
+        self._show(self._live.refresh)
 
     def _screen(self) -> Group | Text:
         """The table; before it, the reason for waiting and the seconds since the start."""
-        return self._table or Text(f"{self._waiting}… {time.monotonic() - self._began:.0f} s")
+        waiting = f"{self._waiting}… {time.monotonic() - self._began:.0f} s" if self._waiting else ""
+        return self._table or Text(waiting)
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
@@ -130,7 +120,7 @@ class Display:
             names = [name for name in _MEASURED if not getattr(progress, name)]
             progress = replace(progress, **{name: getattr(self._shown, name) for name in names})
         self._shown = progress
-        if self._live is not None:
+        if self._console.is_terminal:
             # The last table stays on the screen.
             self._live.transient = False
             self._table = progress_table(progress, self._config, self._console.width)
@@ -171,12 +161,9 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
     remaining, rate = usual - progress.agent_steps, progress.agent_steps_per_second
     if remaining <= 0 or not rate:
         return None
-    takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
-    if usual * config.environment.frame_skip > config.total_frames:
-        return f"{takes}, and --total-frames {config.total_frames} ends the run before"
     return (
-        f"{takes}: at {rate:,.0f} a second it is reached in about {duration(remaining / rate)}; seeds differ by a "
-        "factor of two"
+        f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps: at {rate:,.0f} a second it is "
+        f"reached in about {duration(remaining / rate)}; seeds differ by a factor of two"
     )
 
 
@@ -239,7 +226,7 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
 
     `run` is its folder as the shell reads it, and `trust` its `trust_option`.
     """
-    evaluation, first, confirmed = summary["evaluation"], summary["first_crossing"], summary["confirmed_crossing"]
+    evaluation, confirmed = summary["evaluation"], summary["confirmed_crossing"]
     lines = [
         f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])} "
         f"and {summary['startup_seconds']:.0f} s of start-up: {summary['frames']:,} frames, "
@@ -257,11 +244,12 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
         lines.append(f"last confirmation: {evaluation_line(evaluation)}{selected}")
     elif evaluation is not None:
         lines.append(f"last evaluation: {evaluation_line(evaluation)}")
-    if first is not None and first != confirmed:
-        lines.append(f"first crossing of the target: {_crossing(first)}")
     if confirmed is not None:
         tries = summary.get("confirmation_tries") or 0
-        lines.append(f"target reached{f' at try {tries}' * (tries > 1)}: {_crossing(confirmed)}")
+        lines.append(
+            f"target reached{f' at try {tries}' * (tries > 1)}: after {duration(confirmed['seconds'])}, "
+            f"{confirmed['agent_steps']:,} agent steps, {confirmed['frames']:,} frames"
+        )
     lines.append(f"run folder:   {run}")
     # Before the first rollout there are no rows, and nothing to look at.
     if summary["frames"]:
@@ -273,15 +261,6 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
             f"video, page:  tributary record {run}{trust}; tributary report {run}",
         ]
     return [*lines, f"continue:     tributary train --resume {run}{trust}{_FURTHER.get(summary['status'], '')}"]
-
-
-def _crossing(crossing: dict[str, Any]) -> str:
-    evaluated = crossing["evaluation_mean_return"]
-    held = "not evaluated" if evaluated is None else f"the evaluation {evaluated:.2f}"
-    return (
-        f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
-        f"frames: training {number(crossing['training_mean_return'], '.2f')}, {held}"
-    )
 
 
 def _stage(stages: dict[str, float], *names: str) -> str:

@@ -10,9 +10,8 @@ from rich.table import Table
 from launch.files import write_json
 from launch.output import wide_console
 from launch.presets import DEFAULT_PRESET, PRESET_GROUPS, PRESETS
-from launch.settings.check import check_rules
 from launch.settings.help import as_toml
-from launch.settings.resolve import PresetArguments, base_settings, changed_by_hand
+from launch.settings.resolve import PresetArguments, resolve_request
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,9 @@ class ConfigArguments(PresetArguments):
 
 
 def config_line(arguments: ConfigArguments) -> None:
-    request = arguments.request()
-    base = base_settings(request)
-    config = changed_by_hand(base.config, request.settings)
-    check_rules(config)
-    print(as_toml(config, base.preset if base.preset in PRESETS else None), end="")
-    write_json(arguments.json, msgspec.to_builtins(config))
+    run = resolve_request(arguments.request())
+    print(as_toml(run.config, run.preset if run.preset in PRESETS else None), end="")
+    write_json(arguments.json, msgspec.to_builtins(run.config))
 
 
 @dataclass(frozen=True)

@@ -15,46 +15,30 @@ from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
-from launch.settings.resolve import PresetArguments, ResolvedRun, resolve_request
+from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import train
 from shared.errors import TrainingFailedError, setting_error
 
 
 @dataclass(frozen=True)
-class TrainArguments(PresetArguments):
+class TrainArguments(TrainRequest):
     """Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
 
-    config: Path | None = None
-    """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
-    settings take precedence."""
-    run_dir: Path | None = None
-    """Folder of the run. Default: runs/NAME-TIME."""
-    name: str | None = None
-    """Name of the run. Default: the preset's, or the environment's where the preset is for another one."""
-    resume: str | None = None
-    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults."""
-    start_from: str | None = None
-    """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
-    defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train them in turn, into seed-N folders of --run-dir. The same command goes on with
     those that are not done."""
-    trust_imports: bool = False
-    """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
-    code. A module that the same command names, by --environment.import for example, needs no such permission."""
     json: Path | None = None
     """File to write the summary to, besides the run folder's summary.json."""
 
 
 def train_line(arguments: TrainArguments) -> int:
-    request = arguments.request()
-    resolved = resolve_request(request)
+    resolved = resolve_request(arguments)
     if resolved.preset_chosen:
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     for name, value in (
         ("resume", arguments.resume),
-        ("seed", request.settings.get("seed")),
+        ("seed", arguments.settings.get("seed")),
         ("storage", resolved.config.storage),
     ):
         if seeds is not None and value is not None:
@@ -68,7 +52,7 @@ def train_line(arguments: TrainArguments) -> int:
             return _train(arguments, resolved, folder)
         # Resolved once for all seeds: after the first one, latest would name its run.
         start_from = None if resolved.start_from is None else str(resolved.start_from)
-        return train_seeds(replace(request, start_from=start_from), seeds, folder, arguments.json)
+        return train_seeds(replace(arguments, start_from=start_from), seeds, folder, arguments.json)
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
@@ -78,23 +62,17 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
         try:
             with Display(resolved.config, console, resolved.preset) as display:
                 result = train(resolved.config, folder, display.show, stop=interrupts, **resolved.options)
-        except StoppedBeforeTrainingError:
-            print_line(console, "stopped before training began: there is nothing to save")
+        except KeyboardInterrupt as error:
+            line = "stopped before training began: there is nothing to save"
+            if interrupts.interrupted and not isinstance(error, StoppedBeforeTrainingError):
+                resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
+                line = f"left at once; to continue from the last checkpoint: {resume}"
+            print_line(console, line)
             if interrupts.interrupted:
-                if resolved.resume is None and arguments.run_dir is None:
-                    discard_if_empty(folder)
-                # The interpreter would wait for the thread that starts actors.
+                discard_if_empty(folder)
+                # The interpreter would wait for a thread that trains, or that starts actors.
                 os._exit(EXIT_INTERRUPTED)
             return EXIT_INTERRUPTED
-        except KeyboardInterrupt:
-            if interrupts.interrupted:
-                try:
-                    resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
-                    print_line(console, f"left at once; to continue from the last checkpoint: {resume}")
-                finally:
-                    # The interpreter would wait for a thread that trains.
-                    os._exit(EXIT_INTERRUPTED)
-            raise
         except TrainingFailedError as error:
             print_line(console, f"training failed: {error}")
             print_line(console, f"run folder:   {folder.absolute()}")

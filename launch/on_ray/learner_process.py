@@ -47,8 +47,7 @@ VIEW_SECONDS = 1.0
 _MOST_RESTARTS = 3
 
 Summary = dict[str, Any]
-# Called with `wait`, `view` and `interrupt`: shows the result of `view`, calls `interrupt` when the user stops the run,
-# and returns the summary as soon as `wait` does.
+# Called with `wait`, `view` and `interrupt`; see `launch.train`.
 Watch = Callable[[Callable[[], Summary | None], Callable[[dict[str, float]], View], Callable[[], None]], Summary]
 
 
@@ -137,11 +136,11 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
         except KeyboardInterrupt as error:
-            if not isinstance(error, StoppedBeforeTrainingError):
-                # A second Ctrl-C, which may come before the first one was passed on.
-                if learner.ready:
-                    raise
-                ray.kill(process, no_restart=True)
+            # A second Ctrl-C, which may come before the first one was passed on.
+            if learner.ready and not isinstance(error, StoppedBeforeTrainingError):
+                raise
+            # The process would go on to write into the folder.
+            ray.kill(process, no_restart=True)
             if start.death is None or not start.resume:
                 raise StoppedBeforeTrainingError from None
             # The files of earlier learners must not be discarded.
@@ -238,7 +237,5 @@ class RemoteLearner:
             StoppedBeforeTrainingError: the process has not started yet.
         """
         if not self.ready:
-            # The process would go on to write into the folder.
-            ray.kill(self._process, no_restart=True)
             raise StoppedBeforeTrainingError
         ray.get(self._process.interrupt.remote())

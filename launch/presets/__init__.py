@@ -107,11 +107,8 @@ def usual_agent_steps(preset: str, config: RunConfig) -> int | None:
     return PRESETS[preset].usual_agent_steps if same else None
 
 
-def preset_for(environment_id: str) -> str | None:
-    """The preset of an environment; for an environment without one, `atari`, `images` or `vectors`.
-
-    None for an id that is not registered, which is an error when the environment is made.
-    """
+def preset_for(environment_id: str) -> str:
+    """The preset of an environment; for an environment without one, `atari`, `images` or `vectors`."""
     # Not at the top: help and the list of presets do without Gymnasium, a tenth of a second.
     from actors.environments import environment_spec
 
@@ -121,51 +118,36 @@ def preset_for(environment_id: str) -> str | None:
     for name, preset in presets.items():
         if preset.config.environment.id == config.registered_id and name not in ("vectors", "images"):
             return name
-    try:
-        game = _game(environment_id)
-    except LookupError:
-        return None
-    if game is not None:
+    if (game := _game(environment_id)) is not None:
         same_game = (name for name, preset in presets.items() if _game(preset.config.environment.id) == game)
         return next(same_game, "atari")
     try:
         return "images" if environment_spec(config).images else "vectors"
     except ConfigurationError:
-        # The environment may need options or wrappers that the user adds.
+        # The environment may need options or wrappers that the user adds, or is not registered, which is refused later.
         return "vectors"
 
 
 def advice_on_preset(preset: str, environment_id: str) -> str:
     """The end of a message about settings of this preset that do not fit the environment; empty if the preset fits."""
     intended = PRESETS[preset].config.environment.id
-    try:
-        if (_game(intended) is None) == (_game(environment_id) is None):
-            return ""
-    except LookupError:
+    if is_atari(intended) == is_atari(environment_id):
         return ""
     better = _WITHOUT_IMAGES.get(preset) or preset_for(environment_id)
     return f"; preset {preset} is made for {intended}: start from {better}"
 
 
 def is_atari(environment_id: str) -> bool:
-    """True for the id of an Atari game; False for an id that is not registered."""
-    try:
-        return _game(environment_id) is not None
-    except LookupError:
-        return False
+    return _game(environment_id) is not None
 
 
 def _game(environment_id: str) -> str | None:
-    """The ROM of an Atari game; None for another environment. Raises LookupError for an id that is not registered."""
+    """The ROM of an Atari game; None for another environment, and for an id that is not registered."""
     import gymnasium
 
     from actors.environments import atari_game
 
-    # Environments of presets with `imports` may not be registered yet.
-    environments = (config.environment for _, config, _ in PRESETS.values() if config.environment.id == environment_id)
-    if any(environment.imports for environment in environments):
-        return None
     try:
         return atari_game(environment_id)
-    except gymnasium.error.Error as error:
-        raise LookupError(environment_id) from error
+    except gymnasium.error.Error:
+        return None

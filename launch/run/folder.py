@@ -7,16 +7,13 @@ summary.json             written at the end             observation_mean.npy  wh
 """
 
 import json
-import logging
 import os
 import shutil
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -28,20 +25,15 @@ from launch.provenance import provenance, revision, versions
 from launch.run.lock import LOCK_FILE, lock_folder
 from launch.run.modules import check_imports, module_digests, trust_environment
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import setting_error
 from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
 
-LOGGER = logging.getLogger("tributary")
 # Longer than any row.
 _TAIL_BYTES = 65_536
-# NumPy quotes a damaged header, of any length.
-MOST_OF_AN_ERROR = 300
-# Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 
 
 class RunFolder:
@@ -61,8 +53,6 @@ class RunFolder:
         self.ships = zoo.agent_name(self.path) is not None
         # Commands write their files there, for an agent that ships into runs/.
         self.outputs = Path("runs", f"zoo-{self.path.name}") if self.ships else self.path
-        self.videos = self.outputs / "videos"
-        self._made: list[Path] = []
 
     @property
     def name(self) -> str:
@@ -94,26 +84,11 @@ class RunFolder:
             resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.is_file() else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 
-    def check_goes_on(self) -> None:
-        if self.ships:
-            advice = f"start a new run from them: --start-from {quoted(self.name)}"
-            raise setting_error("resume", self.name, f"has weights only, and is never written to; {advice}")
-
     def make(self) -> IO[bytes]:
         """Make the folder of a new run, and lock it until the returned file is closed; see `lock_folder`."""
         self.check_free()
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path, "run_dir")
-        try:
-            # Another process may have made it, too.
-            lock = lock_folder(self.path)
-        except ConfigurationError:
-            self._remove_empty()
-            raise
-        if self.settings_file.exists():
-            lock.close()
-            raise setting_error("run_dir", self.path, "has the run of another process; name another folder")
-        return lock
+        return lock_folder(self.path)
 
     def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
         """Write the files of a new run that are known before training."""
@@ -123,31 +98,17 @@ class RunFolder:
         write_json(self.manifest, manifest)
 
     def discard(self) -> None:
-        """Remove the folder and the parents that `make` made, unless agent steps were sampled."""
-        if read_object(self.summary).get("agent_steps_sampled"):
-            return
+        """Remove the folder, unless agent steps were sampled."""
         # `make` refused a folder with entries: all of them belong to this run.
-        for entry in self.path.iterdir():
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-        self._remove_empty()
-
-    def _remove_empty(self) -> None:
-        """Remove the folder and the parents that `make` made, as far as they are empty."""
-        for folder in self._made:
-            with suppress(OSError):
-                folder.rmdir()
+        if not read_object(self.summary).get("agent_steps_sampled"):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def as_trained(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
         """Replace in a spec what the network of this run scales observations by: their mean, or their bounds.
 
-        A ConfigurationError: a mean that is missing or damaged, a run without weights, and actions of the environment
-        that are bounded otherwise than in training, where the same output of the network is another action.
+        A ConfigurationError: actions of the environment that are bounded otherwise than in training, where the same
+        output of the network is another action.
         """
-        if not self.best_weights.is_file() and not self.has_checkpoint:
-            raise ConfigurationError(
-                f"{self.path} has no weights, neither best.npz nor a checkpoint: the run was stopped before its first "
-                f"one, or they were not kept; start anew: tributary train --config {quoted(self.settings_file)}"
-            )
         protocol = read_object(self.manifest).get("environment_protocol", {})
         was, now = (_bounds_of(space) for space in (protocol.get("action_space", spec.action_space), spec.action_space))
         if was != now:
@@ -155,16 +116,11 @@ class RunFolder:
             raise setting_error("environment.id", config.environment.id, problem)
         bounds: Any = tuple(map(tuple, protocol.get("observation_bounds", ())))
         bounds_now: Any = spec.observation_bounds
-        if bounds != bounds_now and np.shape(bounds) == np.shape(bounds_now):
-            LOGGER.warning("%s: other bounds of observations than now: its network scales by its own", self.name)
+        if np.shape(bounds) == np.shape(bounds_now):
             spec = replace(spec, observation_bounds=bounds)
         if not centres_observations(config, spec):
             return spec
-        try:
-            mean = np.load(self.observation_mean, allow_pickle=False)
-        except (*DAMAGE, SyntaxError) as error:
-            problem = one_line(error, MOST_OF_AN_ERROR)
-            raise ConfigurationError(f"{self.observation_mean} cannot be read: {problem}") from error
+        mean = np.load(self.observation_mean, allow_pickle=False)
         return replace(spec, observation_mean=mean.astype(np.float32))
 
     def write_config(self, config: RunConfig) -> None:
@@ -210,14 +166,8 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
         "actions": list(spec.action_set),
         "observation_shape": list(spec.observation_shape),
         "observation_dtype": spec.observation_dtype,
-        "autoreset": "next_step",
-        "rewards_clipped_for_training": environment.clip_rewards,
-        "returns_clipped": False,
-        "frame_skip": environment.frame_skip,
         **adapter_of(environment).training_protocol(),
     }
-    if spec.images:
-        protocol["mean_of_random_play_subtracted"] = config.network.centre_observations
     if spec.action_space:
         protocol["action_space"] = spec.action_space
     if config.network.observation_scaling == "bounds":

@@ -97,7 +97,7 @@ class TrainingSession:
         self._executor = make_executor(self.learner.next_actor_id)
         longest = longest_episode(config)
         self._coordinator = Coordinator(self.learner, self._executor, config.supervision, longest_episode=longest)
-        self.tensorboard = TensorBoard(folder, config, self.log, resumed_at=account.frames if resume else None)
+        self.tensorboard = TensorBoard(folder, config, self.log)
         write = self.tensorboard.write
         self._metrics = Metrics(config, self.folder, self.learner, self._actors_now, write, self._messages)
         if self.evaluations.last is not None:
@@ -299,9 +299,12 @@ class TrainingSession:
             parameters = learner.snapshot().parameters
             self._best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
         try:
+            if self._resumed and self._coordinator.messages:
+                # A resume that fails before its first report leaves the settings of the checkpoint.
+                self.folder.write_config(self.config)
             self._checkpoints.save(learner.version)
             self._messages.emit(Saved(learner.version))
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             if last:
                 lost = "what was learned since the checkpoint before it"
                 raise TrainingStoppedError(f"{error}; {lost} is lost") from error

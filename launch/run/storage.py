@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 # Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
-# The whole copy of a run with a large network takes some minutes.
-_LAST_UPLOAD_SECONDS = 600.0
 
 
 def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -59,22 +56,14 @@ class RemoteCopy:
     def start(self) -> None:
         """Start an update, unless one is under way."""
         if not self._thread.is_alive():
-            # Not waited for at the end of this process: storage may never respond.
             self._thread = threading.Thread(target=self._update, daemon=True)
             self._thread.start()
 
-    def finish(self, most_seconds: float = _LAST_UPLOAD_SECONDS) -> None:
-        """Update the copy once more, and wait for it, but not for storage that does not respond any more."""
-        ends = time.monotonic() + most_seconds
-        # An update under way may be older than the last changes.
-        for _ in range(1 + self._thread.is_alive()):
-            self.start()
-            self._thread.join(max(0.0, ends - time.monotonic()))
+    def finish(self) -> None:
+        """Update the copy once more: an update under way may be older than the last changes."""
         if self._thread.is_alive():
-            self._log(
-                f"warning: the copy at {self._url} is not complete: it took longer than {most_seconds:.0f} seconds; "
-                f"train --resume {quoted(self._folder)} brings it up to date"
-            )
+            self._thread.join()
+        self._update()
 
     def _update(self) -> None:
         try:

@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,10 @@ class TensorBoard:
     """Scalars by frames, in groups; hyperparameters.
 
     No method raises: a full disk or a W&B without its server must not end a run. After an error, which `log` gets in
-    one line, nothing more is written to the failed one. `resumed_at`: the frames of the checkpoint of a resumed run,
-    whose later points were played again.
+    one line, nothing more is written to the failed one.
     """
 
-    def __init__(
-        self, folder: Path, config: RunConfig, log: Callable[[str], None], *, resumed_at: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, config: RunConfig, log: Callable[[str], None]) -> None:
         import tensorflow as tf
         from tensorboard.plugins.hparams import api as hparams
 
@@ -76,22 +73,9 @@ class TensorBoard:
             with self._one_warning("wandb"):
                 self._wandb = _wandb_run(folder, config)
         with self._one_warning("TensorBoard"):
-            if resumed_at is not None:
-                self._drop_points_after(folder, resumed_at)
             self._events = tf.summary.create_file_writer(str(folder))
             with self._events.as_default(step=0):
                 hparams.hparams(flat_settings(config), trial_id=folder.name)
-
-    def _drop_points_after(self, folder: Path, frames: int) -> None:
-        """Leave the points after these frames out of the files."""
-        tf, part = self._tf, folder / "points.part"
-        for file in folder.glob("events.out.tfevents.*"):
-            with tf.io.TFRecordWriter(str(part)) as writer, suppress(tf.errors.DataLossError):
-                # A killed process may have written half an event.
-                for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
-                    if tf.compat.v1.Event.FromString(record).step <= frames:
-                        writer.write(record)
-            part.replace(file)
 
     def write(self, row: Progress) -> None:
         """Write the points of a row."""

@@ -1,17 +1,19 @@
 """The weights of a run: to play, to start another one from, and the best ones."""
 
 import math
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from launch.files import replacement
-from launch.run.folder import DAMAGE, MOST_OF_AN_ERROR, RunFolder, agent_steps_learned
+from launch.run.folder import RunFolder, agent_steps_learned
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -20,6 +22,11 @@ from shared.types import Float32Array, WeightSnapshot
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
+
+# NumPy quotes a damaged header, of any length.
+_MOST_OF_AN_ERROR = 300
+# Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
@@ -39,8 +46,6 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
         return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
     if which == "best":
         raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if which != "auto" and folder.ships:
-        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
     if not isinstance(which, int):
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
@@ -73,12 +78,12 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
             else:
                 source = f"the weights that were best in {file['measure']} (update {version})"
                 fingerprint = layout.fingerprint
-    except DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be read: {one_line(error, MOST_OF_AN_ERROR)}{advice}") from error
+    except _DAMAGE as error:
+        raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}{advice}") from error
     if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
         raise ConfigurationError(
-            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
-            f"make one of {layout.size:,} (layout {layout.fingerprint})"
+            f"{path} is of another network, or of other observations or actions: it has {parameters.size:,} parameters "
+            f"(layout {fingerprint}), and {layout.size:,} (layout {layout.fingerprint}) are needed"
         )
     return WeightSnapshot(version, parameters), source
 
@@ -98,24 +103,15 @@ class FirstWeights(NamedTuple):
 def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: RunFolder) -> FirstWeights:
     """The best weights of another run, for a new run with these settings.
 
-    Makes its environment: its imports are checked where the settings of the new run are resolved.
-
     Raises:
         ConfigurationError: it has none or another network.
     """
-    # Help, which imports this module, does without Gymnasium.
-    from actors.environments import environment_spec
-
     before = other.read_settings("start_from")
     new_network = asdict(config.network)
     for name, was in asdict(before.network).items():
         if was != new_network[name]:
             problem = f"{other.name} was trained with {was}; leave it so"
             raise setting_error(f"network.{name}", new_network[name], problem)
-    has, trained = _in_and_out(spec), _in_and_out(environment_spec(before.environment))
-    if trained != has:
-        problem = f"has {has}, and {other.name} was trained with {trained}; start from another run"
-        raise setting_error("environment.id", config.environment.id, problem)
     spec = other.as_trained(config, spec)
     prepare_to_read_weights(config)
     from actors.policy import Policy
@@ -124,14 +120,6 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
     snapshot, source = load_weights(other, "auto", layout)
     origin = {"run": other.name, "weights": source, "agent_steps": agent_steps_learned(other)}
     return FirstWeights(origin, snapshot, layout, spec)
-
-
-def _in_and_out(spec: "EnvironmentSpec") -> str:
-    actions = f"{spec.actions.size} of them"
-    if spec.actions.shape:
-        kind = "a vector of {size}" if spec.actions.continuous else "choices among {choices}"
-        actions = kind.format(size=spec.actions.size, choices=spec.actions.choices)
-    return f"observations of shape {spec.observation_shape} and as actions {actions}"
 
 
 class BestWeights:
@@ -146,7 +134,7 @@ class BestWeights:
         self._file, self._log = folder.best_weights, log
         # The measure and the mean return. A file that is missing or damaged has none.
         self._best: tuple[str, float] | None = None
-        with suppress(*DAMAGE), np.load(self._file, allow_pickle=False) as best:
+        with suppress(*_DAMAGE), np.load(self._file, allow_pickle=False) as best:
             self._best = str(best["measure"]), float(best["mean_return"])
 
     def keep_if_best(

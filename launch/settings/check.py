@@ -205,23 +205,19 @@ def on_device(
     device = config.actor.device
     if device == "cpu":
         return config, None
-    refused, shortage = _refusal(config, _rules_of_gpu_actors(config, resume=resume)), ""
-    if gpus - (config.learner.device == "gpu") < 1:
-        shortage = "the learner takes the only GPU" if gpus >= 1 else "there is no GPU"
+    refused = _refusal(config, _rules_of_gpu_actors(config, resume=resume))
+    free = gpus - (config.learner.device == "gpu") >= 1
     if device == "gpu":
         if refused is not None:
             raise refused
-        if shortage:
-            raise setting_error("actor.device", device, f"{shortage}; use cpu, or auto to take one if there is one")
+        if not free:
+            raise setting_error("actor.device", device, "there is no GPU for actors; use cpu")
         return config, None
-    unsuited = "" if spec.images else f"--network.name {config.network.name} is not convolutional"
-    against = (shortage if not by_node else "") or (str(refused) if refused is not None else unsuited)
-    if by_node and not against:
+    suited = refused is None and spec.images
+    if by_node and suited:
         return config, "device:       actors on the GPUs of each node that has some, else on its CPUs"
-    why = against or "the network is convolutional, and there is one"
-    choice: Literal["cpu", "gpu"] = "cpu" if against else "gpu"
-    line = f"device:       actors on the {choice.upper()}: {why}"
-    return replace(config, actor=replace(config.actor, device=choice)), line
+    choice: Literal["cpu", "gpu"] = "gpu" if suited and free else "cpu"
+    return replace(config, actor=replace(config.actor, device=choice)), f"device:       actors on the {choice.upper()}"
 
 
 def _observations(spec: "EnvironmentSpec") -> str:

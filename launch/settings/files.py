@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from difflib import get_close_matches
-from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -125,18 +124,6 @@ def modules_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The modules that settings by full names give their environment."""
     names = {"environment.id", "environment.imports"} & settings.keys()
     return with_settings(RunConfig(), {name: settings[name] for name in names}).environment.modules
-
-
-def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
-    """The names of settings by which a TOML file changes `base`, except to their defaults.
-
-    The others are no choice of the user: `tributary config` writes all settings into a file.
-    """
-    changed, default = with_settings(base, settings), RunConfig()
-    values = {
-        name: [attrgetter(name)(config) for config in (changed, base, default)] for name in by_full_name(settings)
-    }
-    return [name for name, (value, *others) in values.items() if value not in others]
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:

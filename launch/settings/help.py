@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.settings.files import KINDS, NONE, SHORT_NAMES, option_name
 from launch.settings.parse import fields_of
 from shared.config import OptionValue, RunConfig
@@ -156,23 +157,24 @@ def value_text(value: Any) -> str:
     return f"{value:,}" if type(value) is int and value >= _LONG else str(value)
 
 
-def print_help(command: type, title: str, words: Sequence[str], config: RunConfig, preset: str) -> None:
+def print_help(command: type, title: str, words: Sequence[str]) -> None:
     """Print the help of a command with the dataclass `command`.
 
-    Where settings are options, those that most runs change come first, with the values of `config`, which are the
-    preset's. `--help-all` among the `words` shows all.
+    Where settings are options, those that most runs change come first, with the values of the preset among the `words`.
+    `--help-all` shows all.
     """
     own_options, operands, of_run = fields_of(command)
     texts, defaults = docstrings_of(command), {field.name: field.default for field in fields(command)}
     purpose, full = " ".join(str(command.__doc__).split()), not of_run or "--help-all" in words
     rows = []
     if of_run:
+        preset = next(filter(PRESETS.__contains__, words), DEFAULT_PRESET)
         which = "All settings" if full else "The settings that most runs change"
         purpose += f" {which}, with the values of the preset {preset}:"
         short = {name: f", or {option_name(alias)}" for alias, name in SHORT_NAMES.items()}
         rows = [
             (f"{option_name(setting.name)} ({value_text(setting.default)}){short.get(setting.name, '')}", setting.help)
-            for setting in settings(config)
+            for setting in settings(PRESETS[preset].config)
             if (full or setting.name in MOST_USED) and setting.name not in own_options
         ]
     # The names of operands: RUN, RUN… or [PRESET].

@@ -1,12 +1,11 @@
 """From a request to the settings of a run: preset, file or earlier run, the changes, the number of actors."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from launch.output import quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, check_preset, is_atari, preset_for
@@ -16,19 +15,17 @@ from launch.run.modules import check_imports, imports_permitted
 from launch.settings.check import check_effects, check_rules
 from launch.settings.files import (
     by_full_name,
-    chosen_in_toml,
     errors_of,
     modules_of,
     option_name,
     read_config_file,
     with_settings,
 )
-from launch.settings.help import print_help
-from launch.settings.parse import OPTIONS, Operand, Settings, parse
+from launch.settings.parse import OPTIONS, Operand, Settings
 from shared.config import ActorConfig, RunConfig
 from shared.config.checks import check_values
 from shared.config.training import VECTORS
-from shared.errors import ConfigurationError, alternatives, setting_error
+from shared.errors import alternatives, setting_error
 from shared.registry import import_modules
 
 # Ids have a version, a module or a namespace.
@@ -60,34 +57,37 @@ _LEAST_MINIBATCH, _TOLERATED_MISFIT = 64, 0.2
 class TrainRequest:
     """A user's request, on the command line or in Python: the origin of the settings, and their changes by full names.
 
-    `preset` None is the one for the environment, and `config` a file of settings, TOML or a run's config.json.
+    `preset` is the name of one, or the id of an environment. None: the one for the environment.
     """
 
-    preset: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: Operand[str | None] = None
+    settings: Settings = field(default_factory=dict)
     config: Path | None = None
-    run_dir: str | Path | None = None
+    """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
+    settings take precedence."""
+    run_dir: Path | None = None
+    """Folder of the run. Default: runs/NAME-TIME."""
     name: str | None = None
+    """Name of the run. Default: the preset's, or the environment's where the preset is for another one."""
     resume: str | None = None
+    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults."""
     start_from: str | None = None
+    """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
+    defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
+    trust_imports: bool = False
+    """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
+    code. A module that the same command names, by --environment.import for example, needs no such permission."""
 
 
-def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) -> TrainRequest:
-    """A request with further fields of it. `word` is the name of a preset, the id of an environment, or None."""
-    if word is not None and more.get("resume") is None:
-        if _ID.search(word):
-            word, settings = None, {"environment.id": word, **settings}
-        else:
-            check_preset(word)
-    return TrainRequest(word, settings, **more)
-
-
-class TrainOptions(TypedDict, total=False):
-    """Arguments of `launch.train.train` that say how a run begins."""
-
-    preset: str
-    resume: bool
-    start_from: Path | None
+def _with_id(request: TrainRequest) -> TrainRequest:
+    """The request with an id in place of a preset among its settings."""
+    word = request.preset
+    if word is None or request.resume is not None:
+        return request
+    if _ID.search(word):
+        return replace(request, preset=None, settings={"environment.id": word, **request.settings})
+    check_preset(word)
+    return request
 
 
 class ResolvedRun(NamedTuple):
@@ -96,7 +96,6 @@ class ResolvedRun(NamedTuple):
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
         preset_chosen: the preset follows from the environment, not from the user.
-        chosen_in_file: names of the settings that a TOML file changes.
         typed_name: the name that the user gives to the run.
     """
 
@@ -105,11 +104,11 @@ class ResolvedRun(NamedTuple):
     resume: Path | None = None
     start_from: Path | None = None
     preset_chosen: bool = False
-    chosen_in_file: Sequence[str] = ()
     typed_name: str | None = None
 
     @property
-    def options(self) -> TrainOptions:
+    def options(self) -> dict[str, Any]:
+        """Arguments of `launch.train.train` that say how a run begins."""
         return {"preset": self.preset, "resume": self.resume is not None, "start_from": self.start_from}
 
     @property
@@ -125,6 +124,7 @@ class ResolvedRun(NamedTuple):
 
 def resolve_request(request: TrainRequest) -> ResolvedRun:
     """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes."""
+    request = _with_id(request)
     if request.name is not None and not _NAME.fullmatch(request.name):
         raise setting_error("name", quoted(request.name), "must be letters, digits, and .-_ between them")
     if request.name is not None and request.run_dir is not None:
@@ -138,8 +138,6 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
         with imports_permitted(*config.environment.modules):
             RunFolder(base.start_from).read_config("start_from")
     check_effects(config, request.settings)
-    with errors_of(request.config):
-        check_effects(config, base.chosen_in_file)
     check_rules(config)
     return base._replace(config=config, typed_name=request.name)
 
@@ -248,16 +246,10 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
 
 
 def rollouts_line(config: RunConfig, actors: int) -> str:
-    actor, count = config.actor, config.learner.gradients_per_update
-    rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
-    gradients = f", the {config.method.reduction} of {count} gradients" if count > 1 else ""
-    reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
-    if actor.fresh_gradients:
-        reuse += f"; returns by {'the newest' if actor.minibatches == 1 else 'acting'} weights"
-    return (
-        f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
-        f"{actor.agent_steps_in_flight * count // actor.minibatches:,}{gradients}{reuse}"
-    )
+    actor, in_flight = config.actor, actors * config.actor.agent_steps_in_flight
+    update = actor.agent_steps_in_flight * config.learner.gradients_per_update // actor.minibatches
+    rollouts = f"{actors:,} x {actor.environments} x {actor.unroll_length}"
+    return f"rollouts:     {rollouts}: {in_flight:,} agent steps in flight; an update has {update:,}"
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:
@@ -290,10 +282,10 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     # A file of `tributary config` has the derived setting and its source: then the derived one is not a choice.
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
     with errors_of(file.path):
-        chosen_in_file = chosen_in_toml(file.settings, config)
         changed = with_settings(config, _with_frame_skip(config, file.settings))
-        config = _without_derivation(changed, [*chosen_in_file, *alone])
-    return run._replace(config=config, chosen_in_file=chosen_in_file)
+        values = {name: attrgetter(name) for name in file.settings}
+        choices = [name for name, of in values.items() if of(changed) not in (of(config), of(RunConfig()))]
+        return run._replace(config=_without_derivation(changed, [*choices, *alone]))
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
@@ -304,7 +296,9 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
             problem = f"--resume {request.resume} has its settings and its folder; leave it out"
             raise setting_error(name, value, problem)
     folder = RunFolder(run_path(request.resume))
-    folder.check_goes_on()
+    if folder.ships:
+        advice = f"start a new run from them: --start-from {quoted(folder.name)}"
+        raise setting_error("resume", folder.name, f"has weights only, and is never written to; {advice}")
     return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
 
 
@@ -327,18 +321,4 @@ class PresetArguments:
 
     def request(self, **changed: Any) -> TrainRequest:
         """The request of the line, with further settings."""
-        where = {name: getattr(self, name, None) for name in ("config", "run_dir", "name", "resume", "start_from")}
-        return train_request(self.preset, {**self.settings, **changed}, **where)
-
-
-def show_help(command: type, title: str, words: Sequence[str]) -> None:
-    """Print the help of a command, with the settings that its line starts from."""
-    base = ResolvedRun(PRESETS[DEFAULT_PRESET].config, DEFAULT_PRESET)
-    if issubclass(command, PresetArguments):
-        # The line may have a mistake, which its author is looking up.
-        with suppress(ConfigurationError):
-            request = parse(command, title, words).request()
-            # Help downloads nothing.
-            if "://" not in f"{request.resume} {request.start_from}":
-                base = base_settings(request)
-    print_help(command, title, words, base.config, base.preset)
+        return TrainRequest(self.preset, {**self.settings, **changed}, self.config)

@@ -47,7 +47,7 @@ def test_commands_are_understood(page: Path) -> None:
         words = shlex.split(re.sub(r"\b[NS]\b", "1", line.partition(" #")[0])) if line.startswith("tributary ") else []
         assert len(words) < 2 or words[1] in {name.split()[0] for name in COMMANDS}, line
         if words[1:2] == ["train"] and not NOT_HERE.search(" ".join(words)):
-            resolve_request(parse(TrainArguments, "train", words[2:]).request())
+            resolve_request(parse(TrainArguments, "train", words[2:]))
 
 
 def test_the_pythons_that_are_named_are_those_that_are_allowed() -> None:

@@ -1,6 +1,5 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
-import json
 import re
 import threading
 from collections.abc import Callable
@@ -107,37 +106,6 @@ def test_the_other_callback_does_not_revoke_a_stop(make: Make) -> None:
     under_way.follow()
     under_way.wait()
     assert rows == []
-
-
-def test_numbers_that_come_after_the_last_row_are_in_a_copy_of_it(make: Make, tmp_path: Path) -> None:
-    """Where the callback takes longer than the rest of a short run. Those that a row has are written once."""
-
-    def on_event(event: Event, training: Training) -> None:
-        if isinstance(event, Started):
-            training.record({"in_a_row": 1.0})
-        elif isinstance(event, Row):
-            training.record({"late": 2.5, "later": 3})
-
-    under_way = make(Run("frames_reached", {"frames": 8, "own/in_a_row": 1.0}), None, on_event)
-    under_way.follow()
-    under_way.wait()
-    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"frames": 8, "own/in_a_row": 1.0, "own/late": 2.5, "own/later": 3.0}
-
-
-def test_late_numbers_that_cannot_be_written_end_no_run(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    def on_event(event: Event, training: Training) -> None:
-        if isinstance(event, Row):
-            training.record({"late": 2.5})
-            # As on a full disk: it cannot be opened.
-            (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True, exist_ok=True)
-
-    under_way = make(Run("frames_reached", {"frames": 8}), None, on_event, progress=True)
-    under_way.follow()
-    under_way.wait()
-    assert "warning: the last recorded numbers were not written: Is a directory" in capsys.readouterr().out
 
 
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from sessions import quick
 
 from launch.cli import main
+from launch.interrupts import StopRequest
 from launch.run.events import Event, Saved
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
@@ -37,18 +38,18 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path)
 
 
 def test_a_copy_has_the_checkpoints_of_a_run_under_way(tmp_path: Path) -> None:
-    copy, found = RunFolder(tmp_path / "remote"), list[bool]()
+    copy, found, stop = RunFolder(tmp_path / "remote"), list[bool](), StopRequest()
 
-    def on_event(event: Event) -> bool:
+    def on_event(event: Event) -> None:
         if isinstance(event, Saved):
             deadline = time.monotonic() + 30.0
             while not copy.has_checkpoint and time.monotonic() < deadline:
                 time.sleep(0.01)
             found.append(copy.has_checkpoint)
-        return not found
+            stop.request("the test")
 
     config = quick(storage=f"file://{copy.path}", total_frames=10**7, checkpoint={"every_frames": 500})
-    train(config, tmp_path / "run", on_event)
+    train(config, tmp_path / "run", on_event, stop=stop)
     assert found[0]
 
 
@@ -110,36 +111,20 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
 def test_a_copy_has_what_changed_during_its_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     copy, files = RemoteCopy(tmp_path, "memory://late/run", print), fsspec.filesystem("memory")
-    sends, goes_on, start, send = threading.Event(), threading.Event(), copy.start, files.pipe_file
+    sends, goes_on, send = threading.Event(), threading.Event(), files.pipe_file
 
     def send_slowly(path: str, content: bytes) -> None:
         sends.set()
         assert goes_on.wait(60.0)
         send(path, content)
 
-    def start_and_go_on() -> None:
-        start()
-        goes_on.set()
-
     monkeypatch.setattr(files, "pipe_file", send_slowly)
     copy.start()
     assert sends.wait(60.0)
     (tmp_path / "summary.json").write_text("{}")
-    monkeypatch.setattr(copy, "start", start_and_go_on)
+    goes_on.set()
     copy.finish()
     assert files.exists("/late/run/summary.json")
-
-
-def test_storage_that_does_not_respond_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    logged: list[str] = []
-    copy, responds = RemoteCopy(tmp_path, "memory://silent/run", logged.append), threading.Event()
-    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", lambda *_: responds.wait())
-    copy.start()
-    copy.finish(most_seconds=0.01)
-    responds.set()
-    (line,) = logged
-    assert line.startswith("warning: the copy at memory://silent/run is not complete: it took longer than 0 seconds")
 
 
 def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ PRESET_OF = {
     "FrozenLake-v1": "vectors",
     # It cannot be made here.
     "phys2d/CartPole-v1": "vectors",
-    "NoSuch-v0": None,
+    "NoSuch-v0": "vectors",
 }
 
 

@@ -52,7 +52,7 @@ def test_an_agent_is_whole(name: str) -> None:
         assert str(weights["layout"]) == policy.layout.fingerprint
     assert 2 <= len(read_rows(folder)) <= 100
     words = shlex.split(json.loads(folder.manifest.read_text())["command"])
-    trained = resolve_request(parse(TrainArguments, "train", words[2:]).request()).config
+    trained = resolve_request(parse(TrainArguments, "train", words[2:])).config
     for setting in ("environment.id", "seed", "total_frames", "stop_at_return", "optimizer.learning_rate"):
         assert attrgetter(setting)(trained) == attrgetter(setting)(config), setting
     atari = config.environment.id.startswith("ALE/")
