@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -140,12 +141,10 @@ class ThreadBudget:
     """Threads of each GPU actor that step a vector of environments; 0 for actors on CPUs."""
 
     def describe(self, executor: str) -> str:
-        cores = _counted(self.cores, "core")
-        if self.emulator_threads:
-            threads = f"one thread that launches graphs and up to {self.emulator_threads} that emulate"
-            return f"{_counted(self.actors, 'GPU actor')}, each with {threads}, and the learner, on {cores}"
         threads = "one thread each" if executor == "ray" else "in one thread"
-        return f"{_counted(self.actors, 'actor')} and the learner, {threads}, on {cores}"
+        if self.emulator_threads:
+            threads += f", and {self.emulator_threads} of an actor for its emulators"
+        return f"{_counted(self.actors, 'actor')} and the learner, {threads}, on {_counted(self.cores, 'core')}"
 
     def warning(self) -> str | None:
         """Advice where the actors alone need more cores than there are; None elsewhere."""
@@ -169,49 +168,34 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
     """The actors and threads of a run on this machine alone, which may be oversubscribed.
 
     Raises:
-        ConfigurationError: the actors do not fit into its memory, or on its GPUs.
+        ConfigurationError: the actors do not fit into its memory, or on its GPUs, or there is none for the learner.
     """
-    if config.actor.device == "gpu":
-        return _gpu_budget(config)
-    cores, places = usable_cores(), actors_in(machine_bytes(), learner=True)
-    least, most = config.actor_range
-    actors = min(automatic_actors(cores), max(places, 1))
+    on_gpu, cores = config.actor.device == "gpu", usable_cores()
+    gpus, automatic = usable_gpus() - (config.learner.device == "gpu"), automatic_actors(cores)
+    if gpus < 0:
+        raise setting_error("learner.device", "gpu", "there is no GPU; use cpu")
+    places = gpu_actors(automatic, gpus) if on_gpu else actors_in(machine_bytes(), learner=True)
+    actors = places if on_gpu else min(automatic, max(places, 1))
     if config.executor == "inline" and config.actors == "auto":
         actors = 1
+    least, most = config.actor_range
     actors = max(least, actors if most is None else min(most, actors))
     # Inline actors share the networks and graphs of one process, which are most of an actor's memory.
     if actors > places and config.executor == "ray":
-        raise setting_error(
-            "actors",
-            actors,
-            f"there is room for {places} actors of about {ACTOR_BYTES >> 20} MiB each, beside {LEARNER_BYTES >> 20} of "
-            f"the learner, in the {machine_bytes() / 2**30:.1f} GiB of this machine",
-        )
-    return ThreadBudget(cores, actors)
-
-
-def _gpu_budget(config: RunConfig) -> ThreadBudget:
-    cores, gpus = usable_cores(), usable_gpus() - (config.learner.device == "gpu")
-    least, most = config.actor_range
-    places = gpu_actors(automatic_actors(cores), gpus)
-    if config.executor == "inline":
-        actors = least if most is None else most
-    elif least > places:
-        room = f"there is room for {places} GPU actors, {ACTORS_A_GPU} on each of {_counted(gpus, 'GPU')}"
-        raise setting_error("actors", config.actors, f"{room}, with a core each")
-    else:
-        actors = places if most is None else min(most, places)
-    return ThreadBudget(cores, actors, emulator_threads(automatic_actors(cores), actors))
+        room = f"{places} GPU actors, {ACTORS_A_GPU} on each of {_counted(gpus, 'GPU')}, with a core each"
+        if not on_gpu:
+            room = f"{places} actors of about {ACTOR_BYTES >> 20} MiB each, beside {LEARNER_BYTES >> 20} of the learner"
+            room += f", in the {machine_bytes() / 2**30:.1f} GiB of this machine"
+        raise setting_error("actors", actors, f"there is room for {room}")
+    return ThreadBudget(cores, actors, emulator_threads(automatic, actors) if on_gpu else 0)
 
 
 @functools.cache
-def machine_id() -> str | None:
-    """Identity of this boot and container: process ids have one meaning where it is equal.
-
-    None where a sandbox does not show it.
-    """
+def machine_id() -> str:
+    """Identity of this boot and container: process ids have one meaning where it is equal."""
     try:
         with open(f"{PROCESSES}/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return f"{file.read().strip()} {os.readlink(f'{PROCESSES}/self/ns/pid')}"
     except OSError:
-        return None
+        # A sandbox does not show it.
+        return socket.gethostname()

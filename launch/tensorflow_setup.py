@@ -13,7 +13,7 @@ from launch.machine import pretended_gpus
 from launch.processes import without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
-from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
+from shared.stderr import filtered_stderr
 
 # Switches oneDNN on or off. By itself TensorFlow uses it only on CPUs with AVX-512 VNNI or AMX.
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -42,7 +42,7 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
             os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with filtered_stderr(TENSORFLOW_NOTICES):
+    with filtered_stderr():
         with _quick_imports() if ours else nullcontext():
             tf = _import_tensorflow(network)
         # RuntimeError: devices or threads are in use.
@@ -86,7 +86,7 @@ def prepare_to_read_weights(config: RunConfig) -> None:
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
     imported = "tensorflow" in sys.modules
-    with filtered_stderr(TENSORFLOW_NOTICES):
+    with filtered_stderr():
         _import_tensorflow()
     if not imported:
         prepare_tensorflow(gpu=False)

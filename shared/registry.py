@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
-from shared.stderr import TENSORFLOW_NOTICES, filtered_stderr
+from shared.stderr import filtered_stderr
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def import_modules(names: Iterable[str]) -> None:
         os.environ[_IMPORTING] = f"{importing} {name}"
         try:
             # It may import TensorFlow.
-            with filtered_stderr(TENSORFLOW_NOTICES):
+            with filtered_stderr():
                 importlib.import_module(name)
         except (Exception, SystemExit) as error:
             # A program without `if __name__ == "__main__"` may end with sys.exit().

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 # TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
-TENSORFLOW_NOTICES = re.compile(
+_NOTICES = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
     rb"To enable the following instructions"
 )
@@ -18,15 +18,11 @@ _FILTERED = threading.Lock()
 
 
 @contextmanager
-def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
-    """Hold standard error back, and leave out lines that match, unless it is filtered already.
-
-    Yields the list of those lines, which is complete after the block.
-    """
-    lines: list[bytes] = []
+def filtered_stderr() -> Iterator[None]:
+    """Hold standard error back, and leave out TensorFlow's notices, unless it is filtered already."""
     # No wait: another thread may be importing TensorFlow, for whose import this one would wait in turn.
     if not _FILTERED.acquire(blocking=False):
-        yield lines
+        yield
         return
     _flush_stderr()
     # In memory: no folder for temporary files may be writable.
@@ -34,7 +30,7 @@ def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:
-            yield lines
+            yield
         finally:
             _flush_stderr()
             os.dup2(stderr, 2)
@@ -42,12 +38,10 @@ def filtered_stderr(left_out: re.Pattern[bytes]) -> Iterator[list[bytes]]:
             _FILTERED.release()
             held.seek(0)
             for line in held:
-                if left_out.match(line):
-                    lines.append(line)
-                    continue
                 # A closed terminal must not end the process.
                 with suppress(OSError):
-                    os.write(2, line)
+                    if not _NOTICES.match(line):
+                        os.write(2, line)
 
 
 def _flush_stderr() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from launch.doctor import Finding, disagreements, find, gpu_line, gpu_shortages, probe, reference
+from launch.doctor import Finding, find, gpu_line, gpu_shortages, probe, reference
 from launch.files import write_json
-from launch.output import EXIT_DONE, EXIT_FAILED, number, plain_table, print_line, wide_console
+from launch.output import EXIT_DONE, EXIT_FAILED, print_line
 from launch.provenance import provenance
 
 
@@ -26,7 +26,7 @@ class DoctorArguments:
 
 def doctor(arguments: DoctorArguments) -> int:
     """Run `tributary doctor`. Returns the exit code: 1 after any failure."""
-    console = wide_console(120)
+    console = Console()
     if arguments.address == "local":
         reports = [probe() | {"node": "this machine"}]
     else:
@@ -44,25 +44,11 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     here = reference()
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in ("tensorflow", "ray", "ale-py"))
     print_line(console, f"here: Python {here['python']}, {packages}, sources {here['revision']}")
-    others = ("cores", "GiB", "shm GiB", "load", "step µs", "graph µs", "kernels")
-    rows = []
     for report in reports:
-        rows.append(row := {"node": report["node"], "as here": "no", **dict.fromkeys(others, "")})
-        if "error" in report:
-            continue
-        shared = report["shared_memory_bytes"]
-        row["as here"] = "no" if any(disagreements(report, here)) else "yes"
-        row["cores"] = f"{report['cores']}"
-        row["GiB"] = f"{report['memory_bytes'] / 2**30:.1f}"
-        row["shm GiB"] = number(None if shared is None else shared / 2**30, ".1f")
-        row["load"] = f"{report['load_average']:.1f}"
-        for heading, name in (("step µs", "environment_microseconds"), ("graph µs", "graph_microseconds")):
-            row[heading] = f"{report[name]:.0f}" if name in report else "fails"
-        row["kernels"] = report["kernels"]
-    console.print(plain_table(rows, console.width, left=("node", "kernels")), highlight=False)
-    for report in reports:
-        if report.get("gpu") and not any(gpu_shortages(report["gpu"])):
-            print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
+        if "error" not in report:
+            print_line(console, f"{report['node']}: {_described(report)}")
+            if report["gpu"] and not any(gpu_shortages(report["gpu"])):
+                print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
     busy = [report for report in reports if report.get("busy")]
@@ -72,3 +58,16 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
         console.print(f"{len(findings)} found", highlight=False)
     elif not busy:
         console.print("all is well", highlight=False)
+
+
+def _described(report: dict[str, Any]) -> str:
+    """A node that responds, in one line."""
+    gib = f"{report['memory_bytes'] / 2**30:.1f} GiB"
+    if report["shared_memory_bytes"] is not None:
+        gib += f" ({report['shared_memory_bytes'] / 2**30:.1f} shared)"
+    step, graph = (
+        f"{report[name]:.0f} µs" if name in report else "fails"
+        for name in ("environment_microseconds", "graph_microseconds")
+    )
+    load = f"load {report['load_average']:.1f}"
+    return f"{report['cores']} cores, {gib}, {load}, environment step {step}, graph call {graph}, {report['kernels']}"

@@ -1,7 +1,6 @@
 """A Ray cluster: starting or joining one, its nodes, and probes of them."""
 
 import os
-import re
 import secrets
 import signal
 import socket
@@ -30,12 +29,11 @@ from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import ACTORS_A_GPU, machine_bytes, pretended_gpus, usable_cores
+from launch.machine import ACTORS_A_GPU, machine_bytes, usable_cores, usable_gpus
 from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
 from launch.processes import worker_path
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
-from shared.stderr import filtered_stderr
 
 # Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
@@ -43,7 +41,6 @@ _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 # In place of Ray's last line, which refers to its pages.
 OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
-_TOKEN_REFUSED = re.compile(rb".*InvalidAuthToken")
 _NODE_SECONDS = 1.0
 # A node that does not respond is passed over for this time. Then Ray's server has noticed, or the node was only busy.
 _SILENT_SECONDS = 60.0
@@ -71,17 +68,21 @@ class _ProjectFirst(JobConfig):
 
 
 def connect(config: RunConfig, actors: int) -> None:
-    """Start Ray on this machine for this run alone, or join the cluster at `config.address`.
-
-    For errors see `start_here` and `join`.
-    """
-    if config.address == "local":
-        # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
-        on_gpus = config.actor.device == "gpu"
-        # GPU actors share the cores of the machine. Ray counts no GPUs that are pretended.
-        start_here(max(usable_cores() if on_gpus else 1, actors), pretended_gpus() if on_gpus else 0)
+    """Start Ray on this machine for this process alone, or join the cluster at `config.address`; see `join`."""
+    if config.address != "local":
+        join(config.address)
         return
-    join(config.address)
+    # As many cores as the actors need, even beyond those of the machine: a warning has been shown before. GPU actors
+    # share the cores of the machine. Ray may count other GPUs, and processes would wait for them.
+    cores, gpus = max(usable_cores() if config.actor.device == "gpu" else 1, actors), usable_gpus()
+    memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
+    # Without a key of its processes Ray would write one to the home folder, for all users of the machine to read.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    _ray_starts.set()
+    try:
+        _init("local", num_cpus=cores, num_gpus=gpus, object_store_memory=memory, include_dashboard=False)
+    finally:
+        _ray_starts.clear()
 
 
 @contextmanager
@@ -104,31 +105,6 @@ def disconnecting() -> Iterator[None]:
         ray.shutdown()
 
 
-def start_here(cores: int, gpus: int = 0) -> None:
-    """Start Ray on this machine, for this process alone. With 0 `gpus` Ray counts them itself.
-
-    Raises:
-        ConfigurationError: it did not start in time.
-    """
-    options: dict[str, Any] = {"num_gpus": gpus} if gpus else {}
-    memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
-    # Without a key of its processes Ray would write one to the home folder, for all users of the machine to read.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    _ray_starts.set()
-    try:
-        _init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **options)
-    except Exception as error:
-        # Ray raises a bare Exception for it.
-        if "timed out during startup" not in str(error):
-            raise
-        raise ConfigurationError(
-            "Ray did not start within its 30 seconds: is this machine busy? Try again, or train without Ray: "
-            "--executor inline"
-        ) from error
-    finally:
-        _ray_starts.clear()
-
-
 def join(address: str) -> None:
     """Join the cluster at an address; `auto`: at RAY_ADDRESS, or the one that runs on this machine.
 
@@ -140,15 +116,9 @@ def join(address: str) -> None:
         # Ray takes the variable before it looks for a cluster on this machine.
         address = os.environ.get("RAY_ADDRESS") or "auto"
     check_address(address)
-    refused: list[bytes] = []
     try:
-        # A line for each of twenty attempts, and then an error that has no reason.
-        with filtered_stderr(_TOKEN_REFUSED) as refused:
-            _init(address)
+        _init(address)
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
-        if refused or isinstance(error, ray.exceptions.AuthenticationError):
-            problem = "the cluster needs its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as"
-            raise setting_error("address", address, f"{problem} on its head") from error
         raise _no_cluster(address, error) from error
 
 
@@ -187,7 +157,8 @@ def check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> ConfigurationError:
-    return setting_error("address", address, f"no Ray cluster answers there: {error}")
+    token = "where its head has a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or ~/.ray/auth_token are needed here"
+    return setting_error("address", address, f"no Ray cluster answers there: {one_line(error)}; {token}")
 
 
 def cluster_nodes() -> list[Node]:
@@ -230,19 +201,6 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
         yield
     finally:
         request_resources(bundles=[])
-
-
-def check_gpus(config: RunConfig, actors: int) -> None:
-    """Refuse a run on this machine that needs more GPUs than Ray has: its processes would wait for them forever."""
-    of_actors = actors / ACTORS_A_GPU if config.actor.device == "gpu" else 0.0
-    needed = of_actors + (config.learner.device == "gpu")
-    gpus = ray.cluster_resources().get("GPU", 0.0) if needed else 0.0
-    if gpus >= needed:
-        return
-    if not of_actors:
-        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
-    problem = f"Ray finds {gpus:g} GPUs, and {actors} actors need {needed:g}; use fewer --actors, or cpu"
-    raise setting_error("actor.device", "gpu", problem)
 
 
 class ClusterSlots(Slots):
@@ -320,11 +278,7 @@ def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[
         except ray.exceptions.GetTimeoutError:
             report = {"error": f"no answer within {_PROBE_SECONDS:.0f} s", "advice": "see ray logs on that node"}
         except ray.exceptions.RayError as error:
-            text = one_line(error)
-            report = {"error": text[-200:], "advice": "see ray logs on that node"}
-            if "ModuleNotFoundError" in text or "No module named" in text:
-                modules = ", ".join(text.rpartition("No module named ")[2][:40].split("'")[1::2]) or "the project"
-                advice = "copy this folder there and run: pip install --editable ."
-                report = {"error": f"{modules} cannot be imported there", "advice": advice}
+            advice = "copy this folder there and run: pip install --editable ., or see ray logs on that node"
+            report = {"error": one_line(error)[-200:], "advice": advice}
         reports.append(report | {"node": node.address})
     return reports

@@ -108,16 +108,18 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     least, most = config.actor_range
     available = sum(slots.values())
     if available < least:
-        reasons = "; ".join(_slot_note(node, learner, slots, config) for node in nodes)
-        raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
+        each = f"a core{' of a GPU node' * (config.actor.device == 'gpu')} and {ACTOR_BYTES >> 20} MiB"
+        room = (
+            f"there is room for {available} on the cluster's nodes, {each} each, {LEARNER_BYTES >> 20} for the learner"
+        )
+        has = "; ".join(_slot_note(node, learner, slots) for node in nodes)
+        raise setting_error("actors", config.actors, f"{room}: {has}")
     running: list[str] = []
     for _ in range(desired_actors(config, slots)):
         node = next_node(slots, running)
         assert node is not None
         running.append(node)
-    notes = [
-        _slot_note(node, learner, slots, config) for node in nodes if node.id not in slots and node.id != learner.id
-    ]
+    notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
     return Placement(learner, dict(Counter(running)), tuple(notes))
@@ -133,9 +135,7 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
 
     choice = max(staying, key=order)
     if needs_gpu and choice.gpus < 1:
-        if any(node.gpus >= 1 for node in staying):
-            raise setting_error("learner.device", "gpu", f"the node marked for the learner, {choice.address}, has none")
-        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu")
+        raise setting_error("learner.device", "gpu", f"Ray finds no GPU on the learner's node, {choice.address}")
     return choice
 
 
@@ -238,18 +238,10 @@ def placement_lines(config: RunConfig, placement: Placement, nodes: Sequence[Nod
     return [*lines, *(f"note: {note}" for note in placement.notes)]
 
 
-def _slot_note(node: Node, learner: Node, slots: dict[str, int], config: RunConfig) -> str:
+def _slot_note(node: Node, learner: Node, slots: dict[str, int]) -> str:
     if node.draining:
         return f"{node.address} is being drained"
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
-    count = slots.get(node.id, 0)
-    if count:
-        return f"{node.address} has room for {count}"
-    of_learner = node.id == learner.id
-    if config.actor.device == "gpu" and _gpus_of_actors(node, learner, config) < 1:
-        return f"{node.address} has no GPU{' beside that of the learner' if node.gpus >= 1 else ''}"
-    if actors_in(node.bytes, learner=of_learner):
-        return f"{node.address} has {node.cores:g} cores, and an actor needs one"
-    beside = f" beside {LEARNER_BYTES >> 20} of the learner" if of_learner else ""
-    return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}{beside}"
+    has = f"{node.cores:g} cores, {node.gpus:g} GPUs, {node.bytes >> 20} MiB"
+    return f"{node.address} has room for {slots.get(node.id, 0)}: {has}"

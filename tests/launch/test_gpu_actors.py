@@ -1,6 +1,5 @@
 """Runs whose actors are on a GPU, which this machine pretends to have: its CPU computes their graphs."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,23 +123,10 @@ def test_two_actors_a_gpu_share_the_cores(
         thread_budget(config_of(actors=actors + 1, **settings))
 
 
-@pytest.mark.parametrize(
-    ("settings", "gpus", "problem"),
-    [
-        ({}, 1.0, ""),
-        ({}, 0.0, "--actor.device gpu: Ray finds 0 GPUs, and 2 actors need 1"),
-        ({"learner__device": "gpu"}, 1.0, "--actor.device gpu: Ray finds 1 GPUs, and 2 actors need 2"),
-        ({"learner__device": "gpu"}, 2.0, ""),
-        ({"actor__device": "cpu", "learner__device": "gpu"}, 0.0, "--learner.device gpu: Ray finds no GPU; use cpu"),
-        ({"actor__device": "cpu"}, 0.0, ""),
-    ],
-)
-def test_actors_do_not_wait_for_gpus_that_ray_lacks(
-    settings: dict[str, Any], gpus: float, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: {"CPU": 16.0} | ({"GPU": gpus} if gpus else {}))
-    with pytest.raises(ConfigurationError, match=problem) if problem else nullcontext():
-        cluster.check_gpus(config_of(**settings), 2)
+def test_a_learner_does_not_wait_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.machine.usable_gpus", lambda: 0)
+    with pytest.raises(ConfigurationError, match=r"--learner\.device gpu: there is no GPU; use cpu"):
+        thread_budget(config_of(actor__device="cpu", learner__device="gpu"))
 
 
 def test_an_autoscaler_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +145,12 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     config = config_of(actors="auto")
     # The learner draws no GPU: these are the actors'.
     placement = place(config, nodes)
-    assert placement == (head, {"g": 4}, ("10.0.0.3 has no GPU",))
+    assert placement == (head, {"g": 4}, ("10.0.0.3 has room for 0: 16 cores, 0 GPUs, 65536 MiB",))
     assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(config, placement, nodes)
     with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
     assert with_learner[:2] == (nodes[1], {"g": 2})
     one_each = [head, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=1.0)]
-    with pytest.raises(
-        ConfigurationError, match=r"10\.0\.0\.1 has no GPU; 10\.0\.0\.2 has no GPU beside that of the l"
-    ):
+    with pytest.raises(ConfigurationError, match=r"room for 0 on .*, a core of a GPU node and 950 MiB each"):
         place(config_of(actors="auto", learner__device="gpu"), one_each)
     # The learner leaves a GPU to actors unless it shall have one. Cores and memory are limits, too.
     others = [Node("m", "10.0.0.4", 16.0, GIB, gpus=1.0), Node("z", "10.0.0.5", 0.0, 64 * GIB, gpus=1.0)]
@@ -225,24 +209,16 @@ def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
     assert on_device(alone, spec, 1) == (alone, None)
     with pytest.raises(ConfigurationError, match="environments 11: must be even"):
         on_device(alone, spec, 1, resume=True)
-    config, line = on_device(with_settings(alone, {"actor.device": "auto"}), spec, 1, resume=True)
+    config, _ = on_device(with_settings(alone, {"actor.device": "auto"}), spec, 1, resume=True)
     assert config.actor.device == "cpu"
-    assert line is not None
-    assert "must be even" in line
 
 
-@pytest.mark.parametrize(
-    ("preset", "gpus", "device", "why"),
-    [
-        ("pong", 1, "gpu", "actors on the GPU: the network is convolutional, and there is one"),
-        ("pong", 0, "cpu", "actors on the CPU: there is no GPU"),
-        ("cartpole", 1, "cpu", "actors on the CPU: --network.name mlp is not convolutional"),
-    ],
-)
-def test_auto_takes_a_gpu_where_there_is_one_and_says_why(preset: str, gpus: int, device: str, why: str) -> None:
+@pytest.mark.parametrize(("preset", "gpus", "device"), [("pong", 1, "gpu"), ("pong", 0, "cpu"), ("cartpole", 1, "cpu")])
+def test_auto_takes_a_gpu_where_there_is_one(preset: str, gpus: int, device: str) -> None:
     requested = {name: config_of(preset, actor__device=name) for name in ("auto", "cpu", "gpu")}
     spec = environment_spec(requested["auto"].environment)
-    assert on_device(requested["auto"], spec, gpus) == (requested[device], f"device:       {why}")
+    line = f"device:       actors on the {device.upper()}"
+    assert on_device(requested["auto"], spec, gpus) == (requested[device], line)
     for name in ("cpu", "gpu"):
         assert on_device(requested[name], spec, 1) == (requested[name], None)
 
@@ -250,8 +226,8 @@ def test_auto_takes_a_gpu_where_there_is_one_and_says_why(preset: str, gpus: int
 @pytest.mark.parametrize(
     ("settings", "gpus", "message"),
     [
-        ({}, 0, "--actor.device gpu: there is no GPU; use cpu, or auto"),
-        ({"learner__device": "gpu"}, 1, "--actor.device gpu: the learner takes the only GPU"),
+        ({}, 0, "--actor.device gpu: there is no GPU for actors; use cpu"),
+        ({"learner__device": "gpu"}, 1, "--actor.device gpu: there is no GPU for actors"),
         ({"network__recurrent": "lstm"}, 1, "--network.recurrent lstm: has a memory"),
         ({"method__name": "sarsa"}, 1, "--method.name sarsa: bootstraps from an action of the next rollout"),
         ({"exploration__noise": "state_dependent"}, 1, "--exploration.noise state_dependent: is kept for"),

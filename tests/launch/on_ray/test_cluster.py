@@ -7,13 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from launch.cli import main
 from launch.interrupts import Interrupts
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
@@ -50,7 +48,7 @@ def test_a_learner_that_shall_have_a_gpu_is_refused_without() -> None:
     gpu, on_gpu = replace(WORKERS[1], gpus=1.0), replace(RunConfig(), learner=LearnerConfig(device="gpu"))
     with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
         place(on_gpu, CLUSTER)
-    with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
+    with pytest.raises(ConfigurationError, match=r"no GPU on the learner's node, 10\.0\.0\.2"):
         place(on_gpu, [replace(WORKERS[0], marked=True), gpu])
     assert place(on_gpu, [HEAD, gpu]).learner is gpu
 
@@ -81,7 +79,7 @@ def test_a_cluster_that_is_too_small_is_named_node_by_node() -> None:
     message = str(raised.value)
     assert "\n" not in message
     assert "--actors 7: there is room for 6" in message
-    assert "10.0.0.2 has 100 MiB of memory, and an actor needs 950" in message
+    assert "a core and 950 MiB each" in message
     with pytest.raises(ConfigurationError, match=r"10\.0\.0\.1 is being drained"):
         place(RunConfig(), [replace(HEAD, draining=True)])
 
@@ -145,7 +143,7 @@ def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
     assert run.stdout == "False\n"
 
 
-@pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
+@pytest.mark.parametrize("connect", [lambda: cluster.connect(RunConfig(), 1), lambda: cluster.join("127.0.0.1:6379")])
 def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     def init(*_: object, **__: object) -> SimpleNamespace:
         # As ray.init does it.
@@ -158,17 +156,6 @@ def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkey
         connect()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.requested
-
-
-def test_a_late_start_of_ray(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    late = Exception("The current node timed out during startup. This could happen because …")
-    monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=late))
-    assert main(["train", "cartpole", "--run-dir", str(tmp_path / "run")]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert "Ray did not start within its 30 seconds" in line
-    assert "--executor inline" in line
 
 
 @pytest.mark.parametrize(
@@ -204,26 +191,18 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
 
 
 @pytest.mark.parametrize(
-    ("error", "printed", "line"),
-    [
-        (ConnectionError("no GCS"), b"", "no Ray cluster answers there: no GCS"),
-        # With another token, or none in the mode that needs it. Ray prints a line for each of its attempts.
-        (ConnectionError("Failed"), b"[2026 W] gcs_client.cc:210: InvalidAuthToken: missing\n" * 20, "its token: set "),
-        (cluster.ray.exceptions.AuthenticationError("no token was found"), b"", "its token: set "),
-    ],
+    "error", [ConnectionError("no GCS"), cluster.ray.exceptions.AuthenticationError("no token was found")]
 )
 def test_what_is_no_cluster_or_takes_another_token_is_one_line(
-    error: Exception, printed: bytes, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def init(*_: object, **__: object) -> None:
-        os.write(2, printed)
-        raise error
-
-    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=error))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ConfigurationError, match=rf"^--address auto: .*{line}"):
+    with pytest.raises(
+        ConfigurationError, match=r"^--address auto: no Ray cluster answers there: no .*token"
+    ) as raised:
         cluster.join("auto")
-    assert capfd.readouterr().err == ""
+    assert "\n" not in str(raised.value)
 
 
 WORKER = replace(WORKERS[0], id="w")
@@ -269,7 +248,7 @@ def test_ray_needs_no_file_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, environment = list[str](), dict[str, str]()
     monkeypatch.setattr(cluster.os, "environ", environment)
     monkeypatch.setattr(cluster.ray, "init", lambda *_, **__: keys.append(environment["RAY_AUTH_TOKEN"]))
-    cluster.start_here(1)
-    cluster.start_here(1)
+    cluster.connect(RunConfig(), 1)
+    cluster.connect(RunConfig(), 1)
     assert len(keys[0]) == 64
     assert keys[0] == keys[1], "a key that is set already stays"
