@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.files import replace_folder, to_json, write_json
+from launch.files import to_json, write_json
 from launch.output import exit_code
 from launch.provenance import revision
 from launch.results.curves import read_rows
@@ -84,7 +85,8 @@ def pack(
         size = agent.best_weights.stat().st_size
         if size > _MOST_BYTES:
             raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
-        replace_folder(agent.path, into / name)
+        shutil.rmtree(into / name, ignore_errors=True)
+        agent.path.rename(into / name)
         return into / name
 
 

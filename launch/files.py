@@ -38,18 +38,11 @@ def _is_stream(path: Path) -> bool:
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
-    """The name of a file that replaces `path` as a whole when the block ends without an error.
-
-    An OSError without a file, as of a full disk, or of the unfinished file, gets the name of this one.
-    """
+    """The name of a file that replaces `path` as a whole when the block ends without an error."""
     part = unfinished(path)
     try:
         yield part
         finish(part, path)
-    except OSError as error:
-        if error.filename in (None, str(part)):
-            error.filename = str(path)
-        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -94,13 +87,6 @@ def make_folder(folder: Path, setting: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error
-
-
-def replace_folder(folder: Path, path: Path) -> None:
-    """Rename `folder` to `path` on the same file system; the old folder of that name is left beside it."""
-    if path.exists():
-        path.rename(folder.with_name(f"{folder.name}.old"))
-    folder.rename(path)
 
 
 def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str] = ()) -> None:

@@ -1,7 +1,6 @@
 """The output of commands: console, exit codes, and formatting."""
 
 import difflib
-import errno
 import io
 import shlex
 import sys
@@ -37,13 +36,6 @@ def exit_code(command: Callable[[], int | None]) -> int:
         except (ConfigurationError, EnvironmentFailedError) as error:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
-        except OSError as error:
-            if error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT):
-                line = f"{error.filename or 'a file'} cannot be read or written: {error.strerror}"
-            else:
-                line = unexpected(error)
-            print(f"error: {escaped(line)}", file=sys.stderr)
-            return EXIT_FAILED
         except Exception as error:
             print(f"error: {unexpected(error)}", file=sys.stderr)
             return EXIT_FAILED

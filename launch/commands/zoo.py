@@ -9,7 +9,7 @@ from rich.console import Console
 from launch import zoo
 from launch.files import write_json
 from launch.output import plain_table
-from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
+from launch.results.evaluate import ProtocolName, mean_and_error
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
 
 
@@ -48,6 +48,6 @@ def described_agents() -> dict[str, dict[str, Any]]:
             "agent_steps": agent_steps_learned(folder),
             "weights_bytes": folder.best_weights.stat().st_size,
             "trained_by": read_object(folder.manifest)["command"],
-            "evaluations": [without_episodes(evaluation) for evaluation in played if evaluation],
+            "evaluations": [evaluation for evaluation in played if evaluation],
         }
     return by_name

@@ -46,14 +46,13 @@ class Curve(NamedTuple):
 class Band(NamedTuple):
     """Runs that differ only in their seed, drawn as one line: a median with quartiles.
 
-    `x` and the quartiles are float64 [M], up to the end of the first run that ends. `seeds` int64 [M] is the number of
-    runs with data there: runs start at different x.
+    `x` and the quartiles are float64 [M], where all runs have data. A seed that has ended is often a good one: without
+    it the median of the others would fall.
     """
 
     label: str
     curves: tuple[Curve, ...]
     x: npt.NDArray[np.float64]
-    seeds: npt.NDArray[np.int64]
     lower_quartile: npt.NDArray[np.float64]
     median: npt.NDArray[np.float64]
     upper_quartile: npt.NDArray[np.float64]
@@ -100,9 +99,7 @@ def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
         xs, ys = np.array(values, np.float64).T
         return Curve(run, xs, ys, evaluations) if y == TRAINING_RETURN else Curve(run, xs, ys)
     if y == TRAINING_RETURN:
-        episodes = run.rows[-1].get("episodes", 0)
-        why = f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
-        raise ConfigurationError(f"{run.folder.path}: {why}, so that there is no curve yet")
+        raise ConfigurationError(f"{run.folder.path}: no training episode with a finite return has ended")
     numbers = sorted({name for row in run.rows for name, value in row.items() if isinstance(value, int | float)})
     raise setting_error("y", y, f"{run.folder.path} has no such figures; it has {', '.join(numbers)}")
 
@@ -122,9 +119,14 @@ def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """Medians and quartiles of runs that differ only in their seed, where at least two have data and none has ended."""
-    groups = same_but_for_seed([curve.run for curve in curves])
-    return [_band(label, [curves[i] for i in members]) for label, members in groups]
+    """Medians and quartiles of runs that differ only in their seed."""
+    groups = []
+    for label, members in same_but_for_seed([curve.run for curve in curves]):
+        alike = tuple(curves[i] for i in members)
+        x = common_x(alike)
+        values = [np.interp(x, curve.x, curve.y) for curve in alike]
+        groups.append(Band(label, alike, x, *np.percentile(values, (25, 50, 75), axis=0)))
+    return groups
 
 
 def common_x(curves: Sequence[Curve]) -> npt.NDArray[np.float64]:
@@ -154,23 +156,3 @@ def same_but_for_seed(runs: Sequence[RunMetrics]) -> list[tuple[str, list[int]]]
                 label.append(f"{name.rpartition('.')[2]} {value}")
         labels.append(", ".join(label))
     return list(zip(labels, groups.values(), strict=True))
-
-
-def _band(label: str, curves: Sequence[Curve]) -> Band:
-    least = min(2, len(curves))
-    first = sorted(curve.x[0] for curve in curves)[least - 1]
-    # A seed that has ended is often a good one: without it the median of the others would fall.
-    last = min(curve.x[-1] for curve in curves)
-    x = np.linspace(first, last, _BAND_POINTS) if last > first else np.array([first])
-    # The rows of seeds are not at the same frames.
-    close = (last - first) / 100
-    # [runs, M], NaN where a run has no data: its last value does not predict later ones.
-    values = np.array(
-        [
-            np.where((curve.x[0] - close <= x) & (x <= curve.x[-1] + close), np.interp(x, curve.x, curve.y), np.nan)
-            for curve in curves
-        ]
-    )
-    seeds = np.isfinite(values).sum(axis=0)
-    x, seeds, values = x[seeds >= least], seeds[seeds >= least], values[:, seeds >= least]
-    return Band(label, tuple(curves), x, seeds, *np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x)))

@@ -204,8 +204,6 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
     lines += [f"{name} {number(value, 'g')}, mean over episodes" for name, value in result.get("info", {}).items()]
     lines.append(protocol_line(result["protocol"]))
-    published = result["published"].values()
-    lines += [f"published, not comparable: {score['score']:g}, {score['protocol']}" for score in published]
     return [*lines, f"made on {hardware_line(result)}"]
 
 
@@ -213,10 +211,6 @@ def mean_and_error(result: dict[str, Any]) -> str:
     """Mean return and standard error of an evaluation: 18.75 ± 0.54. A confirmation is no score, and marked as such."""
     error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
     return number(result["mean_return"], ".2f") + error + (" (confirmation)" if result.get("confirms") else "")
-
-
-def without_episodes(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in ("returns", "lengths_agent_steps")}
 
 
 def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> EnvironmentConfig:
@@ -245,17 +239,8 @@ def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: "
 
 
 def protocol_line(description: dict[str, Any]) -> str:
-    if "most_noops" not in description:
-        return f"protocol {description['name']}: returns unclipped, of whole episodes"
-    d = description
-    fire = "FIRE pressed on reset" if d["fire_on_reset"] else "no FIRE on reset"
-    return (
-        f"protocol {d['name']}: returns unclipped, of whole episodes; frame skip {d['frames_per_agent_step']}, the "
-        f"last {d['max_pooled_frames']} max-pooled; sticky actions {d['sticky_action_probability']:g}; up to "
-        f"{d['most_noops']} no-ops; {fire}; frames before the agent acts: {d['start_frames']}; lost lives end "
-        f"nothing; {d['action_set']} action set; "
-        f"{d['max_episode_frames']:,} frames at most"
-    )
+    facts = [f"{name.replace('_', ' ')} {value}" for name, value in description.items() if name != "name"]
+    return f"protocol {description['name']}: {'; '.join(facts)}"
 
 
 def score_summary(
@@ -274,10 +259,9 @@ def score_summary(
     """
     # One infinity makes a figure None, as a NaN does.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    figures, published = return_figures(returns, games), published_scores(environment_id)
-    normalised = None
-    if "human" in published:
-        human, random = published["human"]["score"], published["random"]["score"]
+    figures, normalised = return_figures(returns, games), None
+    if scores := _human_and_random(environment_id):
+        human, random = scores
         normalised = 100 * (figures["mean_return"] - random) / (human - random)
     summary = {
         **figures,
@@ -288,7 +272,6 @@ def score_summary(
         "human_normalised_percent": normalised,
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
-        "published": published,
     }
     return finite(summary)
 
@@ -308,17 +291,12 @@ def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.i
     return float(low), float(high)
 
 
-def published_scores(environment_id: str) -> dict[str, Any]:
-    """Scores of the game of an id like ALE/Pong-v5 from the literature, each with its protocol.
+def _human_and_random(environment_id: str) -> tuple[float, float] | None:
+    """Scores of a human player and of random play in the game of an id like ALE/Pong-v5; None without them.
 
-    Human player and random play are from Wang et al. 2016 (arXiv 1511.06581), as in dqn_zoo. Mnih et al. 2015 have
-    others for some games: 6875 for a human player of Alien in place of 7127.7. Games of other ids may only be called
-    the same.
+    From Wang et al. 2016 (arXiv 1511.06581), as in dqn_zoo. Mnih et al. 2015 have others for some games: 6875 for a
+    human player of Alien in place of 7127.7. Games of other ids may only be called the same.
     """
     ale = _ALE_ID.fullmatch(environment_id.rpartition(":")[2])
-    tables = json.loads(Path(__file__).with_name("published_scores.json").read_text(encoding="utf-8")) if ale else {}
-    return {
-        name: {"score": table["scores"][ale[1]], "protocol": table["protocol"]}
-        for name, table in tables.items()
-        if ale and ale[1] in table["scores"]
-    }
+    scores = json.loads(Path(__file__).with_name("human_scores.json").read_text(encoding="utf-8"))
+    return scores.get(ale[1]) if ale else None

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-import tempfile
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of
 from actors.environments.spaces import json_bounds
-from launch.files import make_folder, replace_folder, write_json
+from launch.files import make_folder, write_json
 from launch.output import print_line
 from launch.provenance import provenance
 from launch.results.evaluate import describe_protocol, load_policy, run_to_play
@@ -88,7 +88,6 @@ def export(arguments: ExportArguments) -> None:
     config, spec = run_to_play(folder)
     policy, snapshot, source = load_policy(folder, config, spec, arguments.weights)
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
-    make_folder(output.parent, "output")
     model = policy.network.as_keras()
     inputs = dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
     tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
@@ -103,16 +102,14 @@ def export(arguments: ExportArguments) -> None:
         "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
-        part = Path(parent) / "export"
-        part.mkdir()
-        if onnx:
-            _write_onnx(model, inputs, part / "model.onnx")
-        else:
-            model.save(part / "model.keras")
-            model.export(part / "saved_model", verbose=False)
-        write_json(part / "model.json", description)
-        replace_folder(part, output)
+    shutil.rmtree(output, ignore_errors=True)
+    make_folder(output, "output")
+    if onnx:
+        _write_onnx(model, inputs, output / "model.onnx")
+    else:
+        model.save(output / "model.keras")
+        model.export(output / "saved_model", verbose=False)
+    write_json(output / "model.json", description)
     print_line(Console(), f"exported {source}: {output}; model.json describes inputs and outputs")
     write_json(arguments.json, description)
 

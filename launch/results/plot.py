@@ -60,7 +60,7 @@ _Read = TypeVar("_Read")
 _Y_CHARACTERS = 30
 # Characters of an inch of a title.
 _IN_AN_INCH = 14
-_BANDS = "thick: median and quartiles, where two runs or more have data; thin: each run"
+_BANDS = "thick: median and quartiles, where all runs have data; thin: each run"
 _POINTS = "points: evaluations of the weights at that time, ± standard error"
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES, _ONLY_PANEL_INCHES = (3.2, 2.5), (7.0, 4.0)
@@ -122,10 +122,7 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
             raise setting_error("run", path, "is not the folder of a run, and holds none")
         folders += inside
     # By a folder of runs and by a path of its own, a run would count twice.
-    once: dict[Path, Path] = {}
-    for path in folders:
-        once.setdefault(path.resolve(), path)
-    return list(once.values())
+    return list(dict.fromkeys(path.resolve() for path in folders))
 
 
 def read_each(paths: Sequence[Path], read: Callable[[Path], _Read]) -> list[_Read]:

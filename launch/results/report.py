@@ -28,7 +28,7 @@ from launch.results.curves import (
     read_metrics,
     same_but_for_seed,
 )
-from launch.results.evaluate import mean_and_error, result_lines, without_episodes
+from launch.results.evaluate import mean_and_error, result_lines
 from launch.results.plot import curves_figure, default_output, find_runs, read_each
 from launch.run.folder import read_object
 from launch.run.lookup import RunPath
@@ -91,7 +91,7 @@ class RunReport:
     """The content of a run folder."""
 
     def __init__(self, path: Path) -> None:
-        self.status, self.metrics = run_status(path), read_metrics(path)
+        self.status, self.metrics = run_status(path).status, read_metrics(path)
         self.folder, self.config, _, self.rows = self.metrics
         self.manifest = read_object(self.folder.manifest)
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
@@ -103,33 +103,23 @@ class RunReport:
         ]
 
     def figures(self) -> dict[str, Any]:
-        """The values of `--json`. Totals are from the summary, or from the last row if the run continued after it."""
-        last, summary, spent = self.rows[-1], read_object(self.folder.summary), time_spent([self.rows])
-        total = summary if summary.get("frames", 0) >= last["frames"] else {}
-        agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
-        seconds = total.get("wall_seconds", last["elapsed_seconds"])
+        """The values of `--json`: the last row, with means over all rows."""
+        last, spent = self.rows[-1], time_spent([self.rows])
         mean, p95, most = lag_summary(lag_counts(self.rows))
         return {
             "run": self.folder.name,
             "environment": self.config.environment.id,
             "seed": self.config.seed,
-            "status": self.status.status,
-            "mean_return_100": last["mean_return_100"],
-            "episodes": last["episodes"],
-            "frames": total.get("frames", last["frames"]),
-            "agent_steps": agent_steps,
-            "wall_seconds": seconds,
-            "startup_seconds": summary.get("startup_seconds"),
-            "agent_steps_per_second": total.get("agent_steps_per_second", agent_steps / max(seconds, 1e-9)),
+            "status": self.status,
+            **last,
+            "startup_seconds": read_object(self.folder.summary).get("startup_seconds"),
+            "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
-            "agent_steps_in_flight": last.get("agent_steps_in_flight"),
             "stage_microseconds": spent.microseconds,
             "stage_shares": spent.shares,
             "learner_busy": spent.learner_busy,
             "held_back": held_back(spent, self.config),
-            "agent_steps_dropped": last["agent_steps_dropped"],
-            "actor_restarts": last["actor_restarts"],
-            "evaluations": [without_episodes(evaluation) for evaluation in self.evaluations],
+            "evaluations": self.evaluations,
             "training_evaluations": evaluation_points(self.rows),
         }
 
@@ -226,11 +216,11 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
         "last evaluation": "-" if not points else "the best" if points[-1] is best else _evaluation(points[-1]),
         "frames": f"{figures['frames']:,}",
         "agent steps": f"{figures['agent_steps']:,}",
-        "trained, h:mm:ss": duration(figures["wall_seconds"]),
+        "trained, h:mm:ss": duration(figures["elapsed_seconds"]),
         "start-up, s": number(figures["startup_seconds"], ".0f"),
         "agent steps/s": f"{figures['agent_steps_per_second']:,.0f}",
         "policy lag: mean, 95 %, most": f"{lag['mean']:.2f}, {lag['p95']}, {lag['max']}" if lag["max"] else "-",
-        "agent steps in flight": number(figures["agent_steps_in_flight"], ",d"),
+        "agent steps in flight": number(figures.get("agent_steps_in_flight"), ",d"),
         "agent steps dropped": dropped or "-",
         "actors replaced": str(figures["actor_restarts"] or "-"),
     }

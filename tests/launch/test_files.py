@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.files import check_can_be_written, drop_half_line, make_folder, replace_folder, whole_file, write_json
+from launch.files import check_can_be_written, drop_half_line, make_folder, whole_file, write_json
 from launch.run.lock import LOCK_FILE, lock_folder
 from shared.errors import ConfigurationError
 
@@ -18,7 +18,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "run", "run_dir")
     # Root could write to a file without permissions, but not to a folder.
     (tmp_path / LOCK_FILE).mkdir()
-    with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
+    with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be locked and .*: Is a directory$"):
         lock_folder(tmp_path)
 
 
@@ -32,16 +32,6 @@ def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:
         assert file.read_bytes() == left
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
-    old, made = tmp_path / "agent", tmp_path / "new" / "agent"
-    for folder, text in ((old, "old"), (made, "new")):
-        folder.mkdir(parents=True)
-        (folder / "weights").write_text(text)
-    replace_folder(made, old)
-    assert (old / "weights").read_text() == "new"
-    assert not made.exists()
-
-
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a,b\n")
@@ -51,10 +41,8 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
             file.write("half of it")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left") as error:
+    with pytest.raises(OSError, match="No space left"):
         run_out_of_space()
-    # The system names no file when it is full.
-    assert error.value.filename == str(path)
     assert path.read_text() == "a,b\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -84,16 +72,6 @@ def test_a_pipe_receives_the_file(tmp_path: Path) -> None:
     os.close(reader)
     assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
     assert sorted(tmp_path.iterdir()) == [link, pipe]
-
-
-@pytest.mark.parametrize("problem", ["no folder", "a folder of its name"])
-def test_an_error_names_the_file_and_not_its_unfinished_name(problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "summary.json" if problem == "a folder of its name" else tmp_path / "gone" / "summary.json"
-    if problem == "a folder of its name":
-        path.mkdir()
-    with pytest.raises(OSError, match="directory") as error:
-        write_json(path, {})
-    assert error.value.filename == str(path)
 
 
 def test_two_processes_may_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

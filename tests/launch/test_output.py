@@ -2,7 +2,6 @@
 
 import errno
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,6 @@ def test_a_path_in_a_message_is_one_word_of_a_shell(name: str, tmp_path: Path) -
         f"ls -d {quoted(name)}", shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert listed.stdout.rstrip("\n").removeprefix("./") == name
-
-
-def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    def fails(error: OSError) -> int:
-        raise error
-
-    denied = PermissionError(errno.EACCES, "Permission denied", "/a/film.mp4")
-    full = OSError(errno.ENOSPC, "No space left on device")
-    for error, file in ((denied, "/a/film.mp4"), (full, "a file")):
-        assert exit_code(partial(fails, error)) == EXIT_FAILED
-        assert capsys.readouterr().err == f"error: {file} cannot be read or written: {error.strerror}\n"
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(errno.ECONNRESET, "reset"), KeyError("two\nlines")])

@@ -29,14 +29,13 @@ def test_seeds_of_very_different_speed_end_where_they_end() -> None:
         for seed, (first, last, most) in seeds.items()
     ]
     (band,) = bands(runs)
-    # Two seeds from second 1 to second 4.3.
+    assert (band.x.size, band.median.size) == (0, 0)
+    # From second 1 to second 4.3.
+    (band,) = bands(runs[:2])
     assert (band.x[0], band.x[-1]) == (1.0, 4.3)
-    assert set(band.seeds) == {2}
     assert band.median[-1] == pytest.approx((10.0 + 20.0 * 3.3 / 8) / 2)
     (alone,) = bands(runs[:1])
-    assert (alone.x[-1], set(alone.seeds), alone.median[-1]) == (4.3, {1}, 10.0)
-    (apart,) = bands([runs[0], runs[2]])
-    assert (apart.x.size, apart.median.size) == (0, 0)
+    assert (alone.x[-1], alone.median[-1]) == (4.3, 10.0)
 
 
 def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused: Callable[[str], str]) -> None:
@@ -55,11 +54,10 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
     assert curve_of(read_metrics(tmp_path), "frames", "mean_return_100").evaluations.tolist() == [[12.0], [-3.0], [0.0]]
     assert main(["report", run]) == 0
     assert "<td>-3.00, median -3.00, - collapsed, at 12 frames</td>" in page.read_text()
-    for values, why in (({"episodes": 3}, "none of its 3 episodes has a finite return"), ({}, "no training episode")):
-        write_rows(tmp_path, {"frames": 10, "stage_microseconds": {}} | values)
-        assert why in refused(f"plot {run}")
-        assert main(["report", run]) == 0
-        assert why in page.read_text()
+    write_rows(tmp_path, {"frames": 10, "stage_microseconds": {}, "episodes": 3})
+    assert "no training episode with a finite return" in refused(f"plot {run}")
+    assert main(["report", run]) == 0
+    assert "no training episode with a finite return" in page.read_text()
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_start_frames_are_described_as_they_are_played(settings: dict, waits_for
     config = EnvironmentConfig(id="ALE/Pong-v5" if waits_for_fire else "ALE/Freeway-v5", **settings)
     description = describe_protocol(config, "training", environment_spec(config))
     assert description["start_frames"] == described
-    assert f"frames before the agent acts: {described}" in protocol_line(description)
+    assert f"start frames {described}" in protocol_line(description)
     # What ale-py plays, by its own count.
     environment = AtariVectorEnv(
         atari_game(config.id), 2, num_threads=1, noop_max=config.max_noops, use_fire_reset=config.fire_on_reset
@@ -128,8 +128,8 @@ def test_protocols_keep_the_observations_of_training() -> None:
     assert (machado.sticky_action_probability, machado.max_noops, machado.max_episode_frames) == (0.25, 0, 18_000)
     assert (machado.frame_stack, machado.full_action_space, machado.fire_on_reset) == (2, True, False)
     line = protocol_line(describe_protocol(noop, "noop", environment_spec(noop)))
-    assert "up to 30 no-ops" in line
-    assert "full action set" in line
+    assert "most noops 30" in line
+    assert "action set full" in line
 
 
 def test_evaluate_plays_the_same_on_all_cores(pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,6 @@ def test_evaluate_plays_the_same_on_all_cores(pong_run: Path, tmp_path: Path, mo
     assert (len(result["returns"]), result["distinct_games"]) == (2, 1)
     assert result["protocol"]["sticky_action_probability"] == 0.25
     assert result["protocol"]["most_noops"] == 0
-    assert result["published"]["a3c_ff"]["score"] == 5.6
     assert result.keys() >= {"command", "created", "revision", "versions", "hardware"}
     assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
 
@@ -214,10 +213,8 @@ def test_an_interrupted_evaluation_is_no_score(
 
 @pytest.mark.parametrize("command", ["evaluate", "export", "train --resume"])
 def test_a_run_without_weights(command: str, pong_run: Path, tmp_path: Path, refused: Callable[[str], str]) -> None:
-    shutil.copytree(
-        pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz", "observation_mean.npy")
-    )
-    assert "has no weights, neither best.npz nor a checkpoint" in refused(f"{command} {tmp_path / 'run'}")
+    shutil.copytree(pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz"))
+    assert "no checkpoint in" in refused(f"{command} {tmp_path / 'run'}")
 
 
 def damages(run: Path, *names: str) -> Iterator[str]:
@@ -256,8 +253,8 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
     return line
 
 
-def test_damaged_settings_and_means(run: Path) -> None:
-    refused = [refusal(run_to_play, RunFolder(run)) for _ in damages(run, "config.json", "observation_mean.npy")]
+def test_damaged_settings(run: Path) -> None:
+    refused = [refusal(run_to_play, RunFolder(run)) for _ in damages(run, "config.json")]
     assert len(list(filter(None, refused))) > 25
 
 

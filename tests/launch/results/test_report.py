@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_runs import write_rows, written_run
+from written_runs import written_run
 
 from launch.cli import main
-from launch.files import write_json
-from launch.results.report import RunReport, held_back, time_spent
+from launch.results.report import held_back, time_spent
 from shared.config import RunConfig
 
 
@@ -157,17 +156,3 @@ def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
         ("policy lag: mean, 95 %, most", "0.80, 1, 1", "1.60, 2, 2"),
     ):
         assert f"<td>{fact}</td><td>{first}</td><td>{second}</td>" in text
-
-
-def test_rates_are_those_of_the_summary_until_the_run_goes_on(tmp_path: Path) -> None:
-    """The last row is written before the final evaluation, and the summary after it."""
-    row = {"frames": 400, "agent_steps": 100, "elapsed_seconds": 10.0}
-    run = written_run(tmp_path, [row])
-    summary = {"status": "frames_reached", "frames": 400, "agent_steps_sampled": 100, "wall_seconds": 12.5}
-    write_json(run / "summary.json", summary | {"agent_steps_per_second": 8.0})
-    figures = RunReport(run).figures()
-    found = [figures[name] for name in ("status", "agent_steps_per_second", "wall_seconds")]
-    assert found == ["frames_reached", 8.0, 12.5]
-    write_rows(run, row, {"frames": 800, "agent_steps": 200, "elapsed_seconds": 16.0})
-    figures = RunReport(run).figures()
-    assert [figures[name] for name in ("status", "agent_steps_per_second", "wall_seconds")] == ["died", 12.5, 16.0]
