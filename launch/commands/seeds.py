@@ -1,24 +1,22 @@
 """Several seeds in turn, each in a driver process: `tributary train --seeds 1,2,3`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from launch.commands.display import Display
+from launch.commands.runs import runs_table
 from launch.driver import train_in_process
 from launch.files import write_json
 from launch.interrupts import Interrupts
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, number, plain_table, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, print_line, quoted
 from launch.provenance import provenance
-from launch.results.evaluate import mean_and_error
-from launch.run.folder import RunFolder, agent_steps_learned, read_object
-from launch.run.lock import lock_folder
+from launch.run.folder import RunFolder, read_object
 from launch.run.modules import imports_permitted
+from launch.run.summary import run_status
 from launch.settings.check import check_changes
 from launch.settings.resolve import TrainRequest, resolve_request
 from launch.train import Result
@@ -41,9 +39,7 @@ def parse_seeds(text: str) -> list[int]:
         if not numbers:
             raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
         seeds += numbers
-    if len(set(seeds)) != len(seeds):
-        raise setting_error("seeds", text, "must name each seed once")
-    return seeds
+    return list(dict.fromkeys(seeds))
 
 
 def train_seeds(request: TrainRequest, seeds: Sequence[int], folder: Path, json: Path | None) -> int:
@@ -69,7 +65,8 @@ def train_seeds(request: TrainRequest, seeds: Sequence[int], folder: Path, json:
                 break
     summaries = {seed: read_object(path / "summary.json") for seed, path in paths.items()}
     write_json(json, {"seeds": {str(seed): summary for seed, summary in summaries.items()}, **provenance()})
-    console.print(seeds_table(summaries, console.width), highlight=False)
+    if runs := [run_status(path) for path in paths.values() if RunFolder(path).settings_file.is_file()]:
+        console.print(runs_table(runs, folder, console), highlight=False)
     print_line(console, f"curves:  tributary plot {quoted(folder)}")
     if code != EXIT_DONE:
         print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}")
@@ -80,10 +77,6 @@ def _train(request: TrainRequest, seed: int, path: Path, console: Console, inter
     settings = {**request.settings, "seed": seed}
     run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
     folder = RunFolder(path)
-    if folder.settings_file.is_file() and not folder.has_checkpoint and not agent_steps_learned(folder):
-        # It is of a process that was killed before its first checkpoint.
-        with lock_folder(path):
-            folder.discard()
     if folder.has_checkpoint:
         check_changes(run.config, folder.read_settings(), path)
         # The command names these, in a preset or a file.
@@ -97,19 +90,3 @@ def _train(request: TrainRequest, seed: int, path: Path, console: Console, inter
             return EXIT_FAILED
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
-
-
-def seeds_table(summaries: Mapping[int, Mapping[str, Any]], width: int) -> Table:
-    """A table of seeds by their summaries, with fewer columns where `width` characters are too few."""
-    rows = []
-    for seed, run in summaries.items():
-        evaluation, reached = run.get("evaluation"), run.get("confirmed_crossing") or {}
-        seconds = {"minutes": run.get("wall_seconds"), "minutes to target": reached.get("seconds")}
-        row = {"seed": str(seed), "status": run.get("status", "not run").replace("_", " ")}
-        row["return"] = number(run.get("mean_return_100"), ".2f")
-        row["evaluation"] = mean_and_error(evaluation) if evaluation else "-"
-        row["agent steps"] = number(run.get("agent_steps_sampled"), ",")
-        row["to target"] = number(reached.get("agent_steps"), ",")
-        row |= {name: number(value and value / 60, ".1f") for name, value in seconds.items()}
-        rows.append(row)
-    return plain_table(rows, width, left=("seed", "status"), spare=("minutes", "agent steps"))

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.pictures import is_stack, with_parts
+from actors.environments.pictures import with_parts
 from actors.environments.values import as_array, as_mask, observation_check
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
@@ -184,8 +184,6 @@ class EnvironmentSide:
         space, counts = self._space, set[int]()
 
         def count(part: Any, inner: gymnasium.Space) -> Any:
-            if is_stack(inner):
-                part = _with_stack(np.asarray(part), inner.shape or ())
             # Text has no shape, and is not read.
             if inner.shape is not None:
                 counts.add(len(part) if np.ndim(part) > len(inner.shape) else -1)
@@ -202,12 +200,3 @@ class EnvironmentSide:
             return with_parts(space, observation, lambda part, inner: part if inner.shape is None else part[i])
 
         return [check(item(i)) for i in range(counts.pop())], False
-
-
-def _with_stack(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Images [(B,) stack, height, width, channels]; merged channels, as a network takes them, are split."""
-    stack, height, width, channels = shape
-    # A stack of one looks like a batch of one: it is an observation.
-    if images.shape == shape or images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
-        return images
-    return np.moveaxis(images.reshape(*images.shape[:-1], stack, channels), -2, -4)

@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -32,7 +32,7 @@ class Holder(msgspec.Struct, frozen=True):
     @property
     def here(self) -> bool:
         """True if the process is known, and its id is valid here."""
-        return self.pid is not None and self.machine == _this_machine()
+        return self.pid is not None and self.machine == machine_id()
 
 
 def lock_folder(folder: Path) -> IO[bytes]:
@@ -41,30 +41,22 @@ def lock_folder(folder: Path) -> IO[bytes]:
     A folder that another process holds, or that cannot be written to or locked, is a ConfigurationError. The file of a
     lock stays: after its removal two processes could lock two files of this name.
     """
-    path = folder / LOCK_FILE
-    new = not path.exists()
-    try:
-        # Not truncated when it is opened: its content belongs to the process that holds the lock.
-        file = path.open("a+b", buffering=0)
-    except OSError as error:
-        raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
-    try:
-        _lock(file)
-        file.truncate(0)
-        file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), _this_machine())))
-        # The file stays open, and NFS shows other machines what was written when it is closed or synchronised.
-        os.fsync(file.fileno())
-    except OSError as error:
-        problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
-        if not isinstance(error, BlockingIOError):
-            problem = f"cannot be locked and written to: {error.strerror}"
-            if new:
-                # An older one may be locked by a process on another machine, while the lock server does not respond
-                # here. On a full disk, another process that has opened the new one cannot write to it, either.
-                path.unlink(missing_ok=True)
-        file.close()
-        raise ConfigurationError(f"folder {folder} {problem}") from error
-    return file
+    with ExitStack() as undo:
+        try:
+            # Not truncated when it is opened: its content belongs to the process that holds the lock.
+            file = undo.enter_context((folder / LOCK_FILE).open("a+b", buffering=0))
+            _lock(file)
+            file.truncate(0)
+            file.write(msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), machine_id())))
+            # The file stays open, and NFS shows other machines what was written when it is closed or synchronised.
+            os.fsync(file.fileno())
+        except BlockingIOError as error:
+            advice = f"stop that first: tributary stop {quoted(folder)}"
+            raise ConfigurationError(f"folder {folder} is in use by another process; {advice}") from error
+        except OSError as error:
+            raise ConfigurationError(f"folder {folder} cannot be locked and written to: {error.strerror}") from error
+        undo.pop_all()
+        return file
 
 
 def _lock(file: IO[bytes]) -> None:
@@ -90,8 +82,3 @@ def holder_of(folder: Path) -> Holder | None:
         # No such file, or a file system without locks, on which no run can have begun.
         pass
     return None
-
-
-def _this_machine() -> str:
-    # Systems without /proc have no boot id to read, and no process namespaces.
-    return machine_id() or socket.gethostname()

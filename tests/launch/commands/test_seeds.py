@@ -1,7 +1,6 @@
 """Several seeds of one setting, and runs that cannot start: one line, exit code 2, and no folder."""
 
 import json
-import re
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -11,15 +10,12 @@ import msgspec
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
-from rich.console import Console
 from waiting import UNTIL_FRAMES
 from watched_processes import Watched
 
 from launch.cli import main
-from launch.commands.seeds import parse_seeds, seeds_table
+from launch.commands.seeds import parse_seeds
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder
-from launch.run.lock import lock_folder
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -33,8 +29,7 @@ def test_seeds_are_a_list_or_a_range() -> None:
     for wrong in ("", "a", "1-", "3-1", "1,5-3", "-4"):
         with pytest.raises(ConfigurationError, match=r"--seeds .*: must be seeds like 1,2,3 or 1-10"):
             parse_seeds(wrong)
-    with pytest.raises(ConfigurationError, match="--seeds 1,1: must name each seed once"):
-        parse_seeds("1,1")
+    assert parse_seeds("1,1-2") == [1, 2]
 
 
 def start(folder: Path, settings: str = "") -> Watched:
@@ -103,29 +98,6 @@ def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(
     assert json.loads(Path("seeds.json").read_text())["seeds"].keys() == {"1", "2", "3"}
 
 
-@pytest.mark.usefixtures("working_folder")
-def test_a_seed_that_was_killed_before_its_first_checkpoint_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = PRESETS["cartpole"].config
-    for seed in (1, 2):
-        run_of(seed, Path("study"), config)
-    Path("study/seed-1/checkpoints/update-0.index").unlink()
-    resumed = []
-
-    def train(_config: RunConfig, folder: Path, *_: object, resume: bool, **__: object) -> Result:
-        resumed.append(resume)
-        if not resume:
-            RunFolder(folder).check_free()
-        return Result(folder, {"status": "frames_reached"})
-
-    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
-    line = ["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]
-    with lock_folder(Path("study/seed-1")):
-        # The lock of a process that is about to begin.
-        assert main(line) == 2
-    assert main(line) == 0
-    assert resumed == [False, True]
-
-
 def run_of(seed: int, folder: Path, config: RunConfig) -> None:
     """Write the files of a run of another process that has a checkpoint."""
     path = folder / f"seed-{seed}"
@@ -167,16 +139,6 @@ def test_seeds_go_on_with_the_modules_of_a_file(working_folder: Path, monkeypatc
     monkeypatch.syspath_prepend(working_folder)
     assert main(["train", "--config", "mine.toml", "--seeds", "1,2", "--run-dir", "study"]) == 0
     assert resumed == [True, False]
-
-
-def test_the_table_of_seeds_has_whole_words_in_80_columns(capsys: pytest.CaptureFixture) -> None:
-    evaluation = {"mean_return": 17_622.25, "standard_error": 362.05}
-    run = {"status": "return_reached", "evaluation": evaluation, "mean_return_100": 17_000.5, "wall_seconds": 9e5}
-    run |= {"confirmed_crossing": {"seconds": 600.0, "agent_steps": 8_000_000}, "agent_steps_sampled": 10_000_000}
-    Console(width=80).print(seeds_table({1: run, 10: {}}, 80))
-    _, *shown = (re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines())
-    values = ["1", "return reached", "17000.50", "17622.25 ± 362.05", "8,000,000", "10.0"]
-    assert shown == [values, ["10", "not run", "-", "-", "-", "-"]]
 
 
 def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureFixture) -> None:

@@ -105,9 +105,9 @@ SHAPES = {
         np.c_[one_hot(*GEARS, size=2).view(np.uint8), TOGETHER.reshape(3, -1)],
         [
             {"camera": images, "gear": GEARS, "word": "go"}
-            for images in (STACKS, TOGETHER, TOGETHER.astype(float), STACKS.astype(np.int64))
+            for images in (STACKS, STACKS.astype(float), STACKS.astype(np.int64))
         ],
-        [{"camera": images[i], "gear": GEARS[i]} for i, images in enumerate((STACKS, TOGETHER, STACKS))],
+        [{"camera": STACKS[i], "gear": GEARS[i]} for i in range(3)],
         [
             ({"camera": STACKS[0, :, 1:], "gear": 1}, r"'camera' is an array uint8 \[2, 35, 36, 3\], where uint8"),
             ({"camera": STACKS, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
