@@ -118,6 +118,9 @@ class Learner:
                 name = "gradient" if summed == 1 else f"sum of {summed} gradients"
                 reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
                 self.account.ledger.discard_pending("non_finite")
+        else:
+            # The next gradient of this actor may be written over one that is pending.
+            self._accumulator.keep_pending()
         for i, report in enumerate(reports):
             by_report: DropReason | None = "non_finite" if report.non_finite else None
             reasons[i] = reasons[i] or by_report or refused

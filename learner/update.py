@@ -57,9 +57,10 @@ _INCOMPLETE = PushResult(True, False, math.nan)
 class GradientAccumulator:
     """Parameters float32 [P], their optimizer, their target network, and the sum of the gradients of the next update.
 
-    Gradients are added on arrival, in NumPy: one pass over a gradient, while the sum stays in the cache. One graph call
-    per update then takes the sum as an argument, computed outside it: no gradient can depend on parameters that the
-    same graph has already changed. An update takes the sum of its gradients, or their `mean`.
+    Gradients are added on arrival, in NumPy: one pass over a gradient, while the sum stays in the cache. The first of a
+    sum is read when the second arrives, without a copy. One graph call per update then takes the sum as an argument,
+    computed outside it: no gradient can depend on parameters that the same graph has already changed. An update takes
+    the sum of its gradients, or their `mean`.
 
     Milliseconds a gradient of 677,943 numbers on one core of an AMD EPYC: 0.17 by NumPy; 0.14 to 0.17 by `tf.add_n` of
     4 to 16 gradients at once, which would hold their memory until the K-th (docs/studies/throughput.md).
@@ -78,6 +79,8 @@ class GradientAccumulator:
         self.parameters = tf.Variable(parameters, name="parameters")
         self._sum: Float32Array = aligned(parameters.shape, "float32")  # type: ignore[assignment]
         self._pending = 0
+        # The only gradient of an incomplete sum, in the memory of its actor.
+        self._first: Float32Array | None = None
         self._optimizer: Optimizer = make_registered(
             "optimizer.name", optimizer.name, OPTIMIZERS, Optimizer, layout, optimizer
         )
@@ -99,17 +102,19 @@ class GradientAccumulator:
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P], or a sum of `count`. The K-th one since the last update completes an update.
 
-        A non-finite gradient makes the norm of its sum non-finite: that sum changes nothing.
+        A non-finite gradient makes the norm of its sum non-finite: that sum changes nothing. Its memory must not
+        change before the next call of `push` or `keep_pending`.
         """
         before, self._pending = self._pending, self._pending + count
         if before:
+            first, self._first = self._sum if self._first is None else self._first, None
             # Finite gradients may have a non-finite sum, which the norm tells.
             with np.errstate(over="ignore", invalid="ignore"):
-                np.add(self._sum, gradient, out=self._sum)
+                np.add(first, gradient, out=self._sum)
             gradient = self._sum
         if self._pending < self._gradients_per_update:
             if not before:
-                np.copyto(self._sum, gradient)
+                self._first = gradient
             return _INCOMPLETE
         # More than K are pending where a sum arrives at others: sums of nodes differ in size.
         self._values[:] = learning_rate, 1.0 / self._pending if self._mean else 1.0
@@ -120,15 +125,22 @@ class GradientAccumulator:
         return PushResult(finite, finite, norm)
 
     def discard_pending(self) -> None:
-        self._pending = 0
+        self._pending, self._first = 0, None
+
+    def keep_pending(self) -> None:
+        """Copy a gradient that is pending alone: its memory may change after this."""
+        if self._first is not None:
+            np.copyto(self._sum, self._first)
+            self._first = None
 
     def save_pending(self) -> None:
         """Write the incomplete sum to the variables, for a checkpoint."""
+        self.keep_pending()
         self.variables["accumulated"].assign(self._sum if self._pending else np.zeros_like(self._sum))
 
     def restore_pending(self, count: int) -> None:
         """Go on with the incomplete sum of `count` gradients in the variables, from a checkpoint."""
-        self._pending = count
+        self._pending, self._first = count, None
         np.copyto(self._sum, values_of(self.variables["accumulated"]))
 
     def read(self) -> Float32Array:

@@ -138,7 +138,7 @@ class GradientReport(NamedTuple):
     moments. `advantage_moments`: of the advantages of this rollout, if they are standardised by running moments.
     `rewards` is the sum of the unclipped rewards of all environments since the last report. `non_finite` names a non-
     finite number in the rollout or its gradient: the report then stands for the rest of its rollout, and its gradient
-    is not applied.
+    is not applied. The memory of `gradient` may change after the actor's next report has been taken in.
     """
 
     actor_id: int

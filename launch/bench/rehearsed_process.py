@@ -50,7 +50,7 @@ class RehearsedProcess(ActorProcess):
         self._cycles: list[list[RecordedCall]] = recorded[actor_id % len(recorded)]
         self._calls: list[RecordedCall] = []
         self._ended: float | None = None
-        self._wrote = False
+        self._written = 0
 
     def handle(self, call: Call) -> CallResult:
         """Sleep as long as a recorded call took. Returns its result, with the version of the weights of this one."""
@@ -77,15 +77,15 @@ class RehearsedProcess(ActorProcess):
         )
 
     def serve(self) -> None:
-        """Write the gradient once, as it is always the same: a real actor writes on a core of its own, and the recorded
-        seconds contain that."""
+        """Write the gradient once into each vector, as it is always the same: a real actor writes on a core of its own,
+        and the recorded seconds contain that."""
         assert self._channel is not None
         serve(self._channel, self.handle, self._write_once)
 
     def _write_once(self, vector: Float32Array, gradient: Float32Array) -> None:
-        if not self._wrote:
+        if self._written < 2:
             np.copyto(vector, gradient)
-            self._wrote = True
+            self._written += 1
 
     def close(self) -> None:
         """It has no environments."""

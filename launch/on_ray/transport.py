@@ -6,7 +6,7 @@ later call goes through a pair of pipes, and the vectors of weights and gradient
     executor                                        actor's process
     weights, written once per version  ──────────►  mapped, read in place           (memory of a file without a name)
     Request(addresses)                 ──pipe────►  rollout, gradient
-    GradientReport without gradient    ◄──pipe────  gradient written to reply_in    (one vector per actor)
+    GradientReport without gradient    ◄──pipe────  gradient written to reply_in    (two vectors per actor, in turn)
 
 No other file knows of this. It is available where `/proc` shows the open files of other processes. Neither pipes
 nor memory have a name: they disappear with the last process that has them, however it ended.
@@ -24,6 +24,7 @@ import os
 import pickle
 import select
 import weakref
+from collections import deque
 from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import cache
@@ -68,11 +69,11 @@ class Call(NamedTuple):
 class Request(NamedTuple):
     """A call as it travels through a channel: its weights are addresses.
 
-    Gradients are written to `reply_in`, the address of which comes with the first call of a connection.
+    Gradients are written to the vectors `reply_in` in turn, whose addresses come with the first call of a connection.
     """
 
     call: Call
-    reply_in: VectorAddress | None
+    reply_in: tuple[VectorAddress, ...]
 
 
 class LocalTransport:
@@ -103,13 +104,13 @@ class LocalTransport:
             target, vector = self._targets.shared(call.target, self._in_use)
             read.append(vector)
         self._read[connection] = read
-        reply_in = None
-        if connection.reply_in is None:
-            connection.reply_in = SharedVector(call.weights.parameters.size)
-            reply_in = connection.reply_in.address
-        if target is None and call.share is None and reply_in is None:
+        reply_in: tuple[VectorAddress, ...] = ()
+        if not connection.reply_in:
+            connection.reply_in.extend(SharedVector(call.weights.parameters.size) for _ in range(2))
+            reply_in = tuple(vector.address for vector in connection.reply_in)
+        if target is None and call.share is None and not reply_in:
             if self._message[0] is not weights:
-                self._message = weights, pickled(Request(Call(weights, None, None), None))
+                self._message = weights, pickled(Request(Call(weights, None, None), ()))
             connection.near.send(self._message[1])
         else:
             connection.near.send(pickled(Request(Call(weights, target, call.share), reply_in)))
@@ -133,10 +134,10 @@ class LocalTransport:
         del self._read[connection]
         if not isinstance(result, GradientReport | AggregatedReport):
             return result
-        assert connection.reply_in is not None
-        # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
-        # to the vector.
-        return result._replace(gradient=connection.reply_in.values)
+        # Not copied: the actor writes its next gradient to its other vector, and only after the report of that one to
+        # this again.
+        connection.reply_in.rotate()
+        return result._replace(gradient=connection.reply_in[-1].values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
         self._read.pop(connection, None)
@@ -177,8 +178,9 @@ class _SharedSnapshots:
 class LocalConnection:
     """The executor's end of a connection to one actor, which accepts the `address` of the far end.
 
-    Its vector for gradients, None before the first call, is used for no other actor: after a failure this one may still
-    write to it. The constructor raises an OSError where too many files are open.
+    Its vectors for gradients, of which the next one is first, are made at the first call. They are used for no other
+    actor: after a failure this one may still write to them. The constructor raises an OSError where too many files are
+    open.
     """
 
     def __init__(self) -> None:
@@ -186,7 +188,7 @@ class LocalConnection:
         incoming, far_outgoing = Pipe(duplex=False)
         self.near, self._far = Channel(incoming, outgoing), Channel(far_incoming, far_outgoing)
         self.address = ChannelAddress(os.getpid(), far_incoming.fileno(), far_outgoing.fileno())
-        self.reply_in: SharedVector | None = None
+        self.reply_in: deque[SharedVector] = deque()
 
     def accepted(self) -> None:
         """Close the far end here. The actor's process has it now, so that it closes when that process ends."""
@@ -206,7 +208,8 @@ def serve(
 
     `write` puts a gradient, its second argument, into the first.
     """
-    vector, reply_in = cache(attach), _NO_GRADIENT
+    vector = cache(attach)
+    reply_in: deque[Float32Array] = deque()
 
     def read(shared: WeightSnapshot) -> WeightSnapshot:
         address: Any = shared.parameters
@@ -218,12 +221,12 @@ def serve(
                 request: Request = channel.receive()
             except EOFError:
                 return
-            if request.reply_in is not None:
-                reply_in = vector(request.reply_in)
+            reply_in.extend(map(attach, request.reply_in))
             weights, target, share = request.call
             result = run(Call(read(weights), target and read(target), share))
             if isinstance(result, GradientReport | AggregatedReport):
-                write(reply_in, result.gradient)
+                write(reply_in[0], result.gradient)
+                reply_in.rotate()
                 result = result._replace(gradient=_NO_GRADIENT)
             channel.send(pickled(result))
     finally:

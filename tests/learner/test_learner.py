@@ -46,6 +46,28 @@ def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> Non
     assert learner.account.lag_counts == {0: 3, 1: 1}, "of those that were accepted"
 
 
+@pytest.mark.parametrize("between", ["a refused report", "another gradient", "a checkpoint"])
+def test_a_gradient_is_read_before_its_actor_writes_the_next_but_one(cartpole: RunConfig, between: str) -> None:
+    learner, untouched = (make_learner(cartpole, gradients_per_update=3) for _ in range(2))
+    reports = [report(sequence) for sequence in (1, 2, 3)]
+    for one in reports:
+        untouched.submit(one)
+    memory = reports[0].gradient.copy()
+    learner.submit(reports[0]._replace(gradient=memory))
+    if between == "a refused report":
+        learner.submit(reports[0])
+    elif between == "a checkpoint":
+        learner.state()
+    else:
+        learner.submit(reports.pop(1))
+    memory[:] = np.nan
+    for one in reports[1:]:
+        learner.submit(one)
+    assert learner.version == untouched.version == 1
+    # A refused report moves the learning rate.
+    np.testing.assert_allclose(learner.snapshot().parameters, untouched.snapshot().parameters, rtol=1e-6)
+
+
 def test_the_account_of_non_finite_reports_survives_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
     learner = make_learner(cartpole, gradients_per_update=2)
     nan = np.full(5, np.nan, np.float32)

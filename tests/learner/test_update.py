@@ -46,11 +46,14 @@ def test_n_pushes_equal_one_push_of_the_sum(mean: bool, scale: float) -> None:
 
 def test_the_sum_of_a_whole_update_is_equal_to_its_gradients_to_the_bit() -> None:
     gradients = np.random.default_rng(1).normal(size=(4, len(START))).astype(np.float32)
-    single, whole = accumulator(4, mean=True), accumulator(4, mean=True)
-    for gradient in gradients:
-        single.push(gradient, 0.1)
+    single, kept, whole = (accumulator(4, mean=True) for _ in range(3))
     whole.push(((gradients[0] + gradients[1]) + gradients[2]) + gradients[3], 0.1, 4)
+    for gradient in gradients:
+        kept.push(gradient, 0.1)
+        kept.keep_pending()
+        single.push(gradient, 0.1)
     np.testing.assert_array_equal(whole.read(), single.read())
+    np.testing.assert_array_equal(whole.read(), kept.read())
 
 
 @pytest.mark.parametrize("k", [1, 3])

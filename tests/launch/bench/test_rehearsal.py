@@ -53,8 +53,8 @@ def test_a_rehearsed_process_repeats_the_recorded_calls_at_the_weights_that_it_g
     assert reports[0].stage_seconds.wait < 1.0
     assert (tmp_path / "5").is_file()
     vector = np.zeros(3, np.float32)
-    for expected in ([1, 2, 3], [0, 0, 0]):
-        # Once: a real actor writes on a core of its own.
+    for expected in ([1, 2, 3], [1, 2, 3], [0, 0, 0]):
+        # Once into each of two vectors: a real actor writes on a core of its own.
         process._write_once(vector, reports[0].gradient)
         assert vector.tolist() == expected
         vector[:] = 0

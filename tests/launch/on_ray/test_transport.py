@@ -1,5 +1,6 @@
 """Channels and shared vectors of one machine, and the calls of an executor that go through them."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.executor import Failed
+from launch.loop.executor import CallResult, Failed
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.node_aggregator import NodesExecutor
@@ -175,6 +176,35 @@ def test_an_actor_maps_a_vector_once() -> None:
     serve(end, lambda call: seen.append(call) or Heartbeat(0, new_steps_follow=True))
     first, second = (call.weights.parameters for call in seen)
     assert first is second
+
+
+def test_a_gradient_stays_until_the_next_report_of_its_actor_was_received() -> None:
+    transport, connection, numbers = LocalTransport(), LocalConnection(), itertools.count()
+    end = open_channel(connection.address)
+    assert end is not None
+
+    def result(_: Call) -> GradientReport | Heartbeat:
+        number = next(numbers)
+        none = EpisodeStats(np.empty(0), np.empty(0, np.int64))
+        gradient = np.full(5, number, np.float32)
+        # A call without a gradient uses no vector.
+        return (
+            Heartbeat(0) if number == 1 else GradientReport(0, number, 0, "", gradient, 1, 1, none, StageSeconds(), {})
+        )
+
+    server = threading.Thread(target=serve, args=(end, result))
+    server.start()
+    received: list[CallResult] = []
+    for number in range(6):
+        transport.call(connection, Call(WeightSnapshot(1, np.ones(5, np.float32)), None, None))
+        while not transport.wait(1.0):
+            pass
+        received.append(transport.receive(connection))
+        gradients = [one.gradient[0] for one in received if isinstance(one, GradientReport)]
+        # Those before were written over.
+        assert gradients[-2:] == [n for n in range(number + 1) if n != 1][-2:]
+    transport.disconnect(connection)
+    server.join()
 
 
 _PRESET = PRESETS["cartpole"].config
