@@ -192,7 +192,7 @@ def test_a_gradient_stays_until_the_next_report_of_its_actor_was_received() -> N
             Heartbeat(0) if number == 1 else GradientReport(0, number, 0, "", gradient, 1, 1, none, StageSeconds(), {})
         )
 
-    server = threading.Thread(target=serve, args=(end, result))
+    server = threading.Thread(target=serve, args=(end, result), daemon=True)
     server.start()
     received: list[CallResult] = []
     for number in range(6):
