@@ -246,10 +246,17 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
 
 
 def rollouts_line(config: RunConfig, actors: int) -> str:
-    actor, in_flight = config.actor, actors * config.actor.agent_steps_in_flight
-    update = actor.agent_steps_in_flight * config.learner.gradients_per_update // actor.minibatches
-    rollouts = f"{actors:,} x {actor.environments} x {actor.unroll_length}"
-    return f"rollouts:     {rollouts}: {in_flight:,} agent steps in flight; an update has {update:,}"
+    """The form of a run with `actors` actors, and which weights make its returns (docs/scaling.md)."""
+    actor, count = config.actor, config.learner.gradients_per_update
+    rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
+    gradients = f", the {config.method.reduction} of {count} gradients" if count > 1 else ""
+    reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
+    if actor.fresh_gradients:
+        reuse += f"; returns by {'the newest' if actor.minibatches == 1 else 'acting'} weights"
+    return (
+        f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
+        f"{actor.agent_steps_in_flight * count // actor.minibatches:,}{gradients}{reuse}"
+    )
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:

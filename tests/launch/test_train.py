@@ -127,7 +127,8 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
     for config in (trained[0], kept):
         assert (config.actor.environments, config.learner.gradients_per_update) == (2, 4)
     messages = [event.text for event in events if isinstance(event, Message)]
-    assert any(text.startswith("rollouts:     65 x 2 x 32: 4,160 agent steps in flight") for text in messages)
+    form = "65 x 2 x 32: 4,160 agent steps in flight; an update has 256, the mean of 4 gradients"
+    assert f"rollouts:     {form}; returns by the newest weights" in messages
     # Those that may join are counted from the start.
     for actors, environments in (("2:32", 2), ("1:8", 4)):
         nodes[:] = [Node("a", "10.0.0.1", 2, 2**38, head=True)]
