@@ -9,7 +9,7 @@ import numpy.typing as npt
 from actors.device_player import DevicePlayer
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from actors.gradient import RolloutGradient, gradients_of
+from actors.gradient import GradientGraphs, Gradients, RolloutGradient
 from actors.player import Player
 from actors.policy import Policy
 from shared.config import RunConfig
@@ -58,11 +58,11 @@ class Actor:
         if graphs_of is None:
             self._policy = (DevicePlayer if on_gpu else Player).make_policy(config, spec, seeds.actions)
             self._policy.explore_as(actor_id)
-            self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
+            self._gradients = Gradients(GradientGraphs(config, spec, self._policy), seeds.actions)
         else:
             self._policy = graphs_of._policy
             self._policy.add_exploration(actor_id, seeds.actions)
-            self._gradients = graphs_of._gradients.for_another_actor(seeds.actions)
+            self._gradients = Gradients(graphs_of._gradients.graphs, seeds.actions)
         parts = config, spec, self._policy, self._gradients, seeds.environments
         self._player = DevicePlayer(*parts, emulator_threads) if on_gpu else Player(*parts)
         self._builder = self._player.builder
@@ -113,7 +113,7 @@ class Actor:
         self._policy.assign(snapshot.parameters, snapshot.frames)
         if target is not None:
             # The target network may not be sent again.
-            self._gradients.assign_target(target)
+            self._gradients.graphs.assign_target(target)
         self._gradients.recent_advantages = snapshot.advantage_moments
         self._end_stage("synchronise")
 
@@ -194,7 +194,7 @@ class Actor:
         """
         if target is not None:
             # The target network may not be sent again.
-            self._gradients.assign_target(target)
+            self._gradients.graphs.assign_target(target)
         evaluator = self._evaluator_of(share)
         if self._share is None or self._share.number != share.number:
             evaluator.begin(snapshot._replace(parameters=aligned_copy(snapshot.parameters)), share.policy)

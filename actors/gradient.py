@@ -1,9 +1,16 @@
-"""From a rollout to flat gradients of the method's loss: one over the whole rollout, or several over parts of it."""
+"""From a rollout to flat gradients of the method's loss: one over the whole rollout, or several over parts of it.
 
-from abc import ABC, abstractmethod
+A gradient is at its own weights, those of the call that returns it. With E `actor.epochs` and M `actor.minibatches`:
+
+| settings                    | a gradient is over  | returns and advantages are at     | policy's term |
+| --------------------------- | ------------------- | --------------------------------- | ------------- |
+| E = M = 1                   | the whole rollout   | its own weights, which also acted | plain         |
+| M = 1, `fresh_gradients`    | the whole rollout   | its own weights                   | clipped ratio |
+| M > 1, or E > 1 without it  | one of M parts      | the weights that acted            | clipped ratio |
+"""
+
 from collections.abc import Sequence
-from copy import copy
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +23,6 @@ from shared.graph import Graph, as_array
 from shared.methods.method import MethodLoss, RolloutTensors, Samples, TargetInputs
 from shared.moments import AdvantageMoments
 from shared.types import Float32Array, Rollout, WeightSnapshot
-
-# `AdvantageMoments`.
-_MOMENTS = tf.TensorSpec((3,), tf.float64)
-# True if these moments include the rollout's own.
-_COUNTED = tf.TensorSpec((), tf.bool)
 
 
 class RolloutGradient(NamedTuple):
@@ -40,66 +42,109 @@ class RolloutGradient(NamedTuple):
     non_finite: str = ""
 
 
-class Gradients(ABC):
-    """The gradients of rollouts. The weights may change between two gradients of the same rollout.
+class GradientGraphs:
+    """The graphs of gradients and the target network, which all actors of a process share.
 
     A graph returns a gradient and updates nothing: a `tf.function` that also applied it could read weights that were
     already updated.
+
+    Attributes:
+        whole: True for gradients of whole rollouts, by `of_rollout`. Others are by `targets` and `of_minibatch`.
+        drawable: number of agent steps of a rollout, or, with a memory, of environments: their times belong together.
+        reports_moments: True if rollouts have `AdvantageMoments`.
+        statistics: their names, in the order of the tensor that gradients come with; known once a graph is traced.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
-        self._policy = policy
-        self._target_network = None
+        actor = self.actor = config.actor
+        self._policy, self.has_memory = policy, bool(policy.network.state_units)
+        self.whole = actor.minibatches == 1 and (actor.fresh_gradients or actor.epochs == 1)
+        self.drawable = actor.environments if self.has_memory else actor.agent_steps_in_flight
+        self.reports_moments = config.method.standardise_advantages and actor.fresh_gradients
+        self.statistics: list[str] = []
+        self._target_network, self._target_version = None, -1
         if config.method.uses_target_network:
             self._target_network = build_network(config, spec, policy.method)
             self._assign_target = assign_graph(self._target_network, policy.layout)
-        # Lists, which the copies of `for_another_actor` share: the version of the target network, and the names of the
-        # statistics, set when the graph is traced.
-        self._target_version: list[int] = []
-        self.recent_advantages = AdvantageMoments()
-        """`WeightSnapshot.advantage_moments` of the current weights."""
-        self._statistics: list[str] = []
-        self._rollout: Rollout | None = None
+        rollout = _rollout_signature(config, spec, policy.network.state_units)
+        floats, moments = rollout.mask, tf.TensorSpec([3], tf.float64)
+        acting = [floats, moments, tf.TensorSpec([], tf.bool)] if actor.needs_behaviour else []
+        tensors, indices = rollout_arrays(rollout), tf.TensorSpec([self.drawable // actor.minibatches], tf.int32)
+        samples = rollout.actions, *[floats] * 4
+        self.of_rollout = Graph(self._rollout_graph, [*acting, *tensors], compiled=policy.compiled)
+        self.targets = Graph(self._targets_graph, [floats, floats, moments, *tensors], compiled=policy.compiled)
+        self.of_minibatch = Graph(
+            self._minibatch_graph,
+            [indices, rollout.observations, *samples, *rollout.first_state],
+            compiled=policy.compiled,
+        )
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it has that version already."""
-        if [target.version] != self._target_version:
+        if target.version != self._target_version:
             # A variable may alias the memory that it is assigned from, and shared memory is overwritten later.
             self._assign_target(target.parameters.copy())
-            self._target_version[:] = [target.version]
+            self._target_version = target.version
 
-    def for_another_actor(self, seed: int) -> Self:
-        """The gradients of another actor of this process, by the same graphs."""
-        other = copy(self)
-        other._reset(seed)
-        return other
+    def _rollout_graph(self, *arrays: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        """The gradient over a whole rollout with targets at its own weights, its statistics, and the rollout's moments.
 
-    def _reset(self, seed: int) -> None:  # noqa: ARG002
-        """Set the state that an actor has before its first rollout."""
-        self._rollout = None
+        `arrays`: log π of acting, `AdvantageMoments`, and `counted` of `standardised_by_recent`, all three only if
+        acting may have had other weights; and the rollout.
 
-    @property
-    def rollout_is_done(self) -> bool:
-        """True if the last rollout has no gradients left."""
-        return self._rollout is None
+        With values of acting, the learning of values would lag by one rollout of all actors. The forward pass of the
+        gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990, section 3.5, recompute
+        advantages for each pass over the data). With a memory, the value after the rollout is from the state of acting.
+        """
+        method, network = self._policy.method, self._policy.network
+        log_probs, moments, counted = None, None, False
+        if self.actor.needs_behaviour:
+            log_probs, moments, counted = map(tf.convert_to_tensor, arrays[:3])
+            arrays = arrays[3:]
+        rollout = rollout_tensors(arrays)
+        with tf.GradientTape() as tape:
+            with self._policy.stored_activations():
+                output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
+            inputs = method.target_inputs(network, self._target_network, rollout, output, log_probs)
+            targets, moments = method.standardised_targets(inputs, moments, counted)
+            loss = method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets, log_probs))
+        return *self._differentiated(tape, loss), moments
 
-    def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
-        """Keep the results of acting at time `t` of the current rollout that gradients need."""
+    def _targets_graph(self, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns and advantages at the weights that acted, and the rollout's moments.
 
-    def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:  # noqa: B027
-        """Keep values and log-probabilities of all times at once, float32 [T, B] each."""
+        `arrays`: values and log π of acting, `AdvantageMoments`, and the rollout.
+        """
+        # Eager graphs pass arrays here, too.
+        values, log_probs, moments, *rollout = (tf.convert_to_tensor(x) for x in arrays)
+        networks = self._policy.network, self._target_network
+        inputs = TargetInputs(*networks, rollout_tensors(rollout), values, log_probs, log_probs)
+        targets, moments = self._policy.method.standardised_targets(inputs, moments)
+        return *targets, moments
 
-    @abstractmethod
-    def begin(self, rollout: Rollout) -> None:
-        """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
+    def _minibatch_graph(self, indices: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient over a minibatch, and its statistics.
 
-    @abstractmethod
-    def next(self) -> RolloutGradient:
-        """The next gradient of the rollout, at the current weights."""
+        `arrays`: the observations, the fields of `Samples`, and the state at time 0.
+        """
+        method, network = self._policy.method, self._policy.network
+        count = 1 + len(Samples._fields)
 
-    def drop(self) -> int:
-        """Drop the rest of the rollout. Returns its number of agent steps that are in no gradient yet."""
-        return 0
+        def draw(x: tf.Tensor) -> tf.Tensor:
+            if self.has_memory:
+                return tf.gather(x, indices, axis=1)
+            return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
+
+        observations, *fields = (draw(tf.convert_to_tensor(x)) for x in arrays[:count])
+        samples = Samples(*fields)
+        with tf.GradientTape() as tape:
+            if self.has_memory:
+                state = [tf.gather(part, indices) for part in arrays[count:]]
+                output = network.unroll(observations[:-1], state, samples.mask)
+            else:
+                output = network(observations)
+            loss = method.sample_loss(output, samples)
+        return self._differentiated(tape, loss)
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
         by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
@@ -108,233 +153,137 @@ class Gradients(ABC):
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
         pieces = zip(by_variable, self._policy.layout.sizes, strict=True)
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)
-        self._statistics[:] = loss.statistics
+        self.statistics = list(loss.statistics)
         return flat, tf.stack(list(loss.statistics.values()))
 
-    def _named(self, statistics: tf.Tensor) -> dict[str, float]:
-        return dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
 
+class Gradients:
+    """The gradients of one actor's rollouts: E epochs, each over M minibatches of agent steps drawn at random.
 
-class SingleGradient(Gradients):
-    """One gradient of each whole rollout, with the weights that acted."""
-
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
-        super().__init__(config, spec, policy)
-        signature = rollout_signature(config, spec, policy.network.state_units)
-        self._graph = Graph(self._gradient_graph, signature, compiled=policy.compiled)
-
-    def begin(self, rollout: Rollout) -> None:
-        self._rollout = rollout
-
-    def next(self) -> RolloutGradient:
-        assert self._rollout is not None, "a rollout begins first"
-        gradient, statistics = self._graph(*rollout_arrays(self._rollout))
-        agent_steps = int(self._rollout.mask.sum())
-        self._rollout = None
-        return RolloutGradient(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
-
-    def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        tensors, network = rollout_tensors(rollout), self._policy.network
-        with tf.GradientTape() as tape:
-            with self._policy.stored_activations():
-                output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
-            loss = self._policy.method.loss(network, self._target_network, tensors, output)
-        return self._differentiated(tape, loss)
-
-
-class Minibatches(Gradients):
-    """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
-
-    Values and log-probabilities come from acting; returns and advantages are computed once, with the weights that
-    acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347, eq.
-    7) to the behaviour policy, which corrects for all updates in between, also by other actors.
+    The weights may change between two gradients of a rollout. For methods with probabilities the clipped ratio to the
+    behaviour policy (Schulman et al. 2017, arXiv 1707.06347, eq. 7) corrects for all updates in between, also by other
+    actors.
 
     If the network has a memory, a minibatch consists of random environments with all their times, from the state that
     acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps.
+
+    Attributes:
+        recent_advantages: `WeightSnapshot.advantage_moments` of the current weights.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
-        super().__init__(config, spec, policy)
-        self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
-        self._reports_moments = config.method.standardise_advantages and config.actor.fresh_gradients
-        self._shape = shape = (config.actor.unroll_length, config.actor.environments)
-        self._reset(seed)
-        units = policy.network.state_units
-        # Minibatches are drawn from environments if their times belong together, else from agent steps.
-        self._drawable = shape[1] if units else shape[0] * shape[1]
-        signature = rollout_signature(config, spec, units)
-        a_float = tf.TensorSpec(shape, tf.float32)
-        minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
-        states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
-        drawn_from = [minibatch, *signature[:2], a_float, a_float, a_float, a_float, *states]
-        self._targets = Graph(self._targets_graph, [_MOMENTS, a_float, a_float, *signature], compiled=policy.compiled)
-        self._gradient = Graph(self._gradient_graph, drawn_from, compiled=policy.compiled)
-
-    def _reset(self, seed: int) -> None:
-        super()._reset(seed)
-        self._seed = seed
-        # Arrays of a rollout on the host, or tensors of one on a device.
-        self._values: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
-        self._log_probs: Float32Array | tf.Tensor = np.zeros(self._shape, np.float32)
-        self._returns = self._advantages = tf.zeros(self._shape)
-        self._moments: AdvantageMoments | None = None
-        # The moments of all actors' advantages, from the snapshot of the rollout's first gradient.
-        self._before = AdvantageMoments()
+    def __init__(self, graphs: GradientGraphs, seed: int) -> None:
+        self.graphs, self._seed = graphs, seed
+        self._epochs, self._minibatches = graphs.actor.epochs, graphs.actor.minibatches
+        self.recent_advantages = AdvantageMoments()
+        # Those of the rollout's first gradient.
+        self._first_advantages = AdvantageMoments()
+        self._rollout: Rollout | None = None
+        # Of acting: arrays of a rollout on the host, or tensors of one on a device.
+        shape = (graphs.actor.unroll_length, graphs.actor.environments)
+        self._values: Float32Array | tf.Tensor = np.zeros(shape, np.float32)
+        self._log_probs: Float32Array | tf.Tensor = np.zeros(shape, np.float32)
+        # The results of `GradientGraphs.targets`.
+        self._targets: list[tf.Tensor] = []
         self._rollouts = self._reported = 0
-        self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        # Indices of agent steps, time-major, or of environments: the minibatches of the current epoch.
+        self._parts: list[npt.NDArray[np.int32]] = []
+
+    @property
+    def rollout_is_done(self) -> bool:
+        """True if the last rollout has no gradients left."""
+        return self._rollout is None
 
     def keep(self, t: int, acted: Acted) -> None:
-        assert acted.values is not None, "the policy gives values where rollouts are differentiated again"
-        self._values[t] = acted.values
+        """Keep value and log π of acting at time `t` of the current rollout, where the policy gives them."""
+        if acted.values is not None:
+            self._values[t] = acted.values
         if acted.log_probs is not None:
             self._log_probs[t] = acted.log_probs
 
     def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:
+        """Keep values and log-probabilities of all times at once, float32 [T, B] each."""
         self._values, self._log_probs = values, log_probs
 
     def begin(self, rollout: Rollout) -> None:
-        moments = np.array(self.recent_advantages, np.float64)
-        results = self._targets(moments, self._values, self._log_probs, *rollout_arrays(rollout))
-        self._returns, self._advantages, rollout_moments = results
-        self._moments = AdvantageMoments(*rollout_moments.numpy().tolist()) if self._reports_moments else None
+        """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
+        if not self.graphs.whole:
+            moments = np.array(self.recent_advantages, np.float64)
+            self._targets = self.graphs.targets(self._values, self._log_probs, moments, *rollout_arrays(rollout))
 
     def next(self) -> RolloutGradient:
+        """The next gradient of the rollout, at the current weights."""
         rollout = self._rollout
         assert rollout is not None, "a rollout begins first"
         epoch, minibatch = divmod(self._reported, self._minibatches)
         if minibatch == 0:
-            self._order = self._order_of(epoch)
-        indices = np.split(self._order, self._minibatches)[minibatch]
-        gradient, statistics = self._differentiate(rollout, indices)
+            self._parts = np.split(self._order_of(epoch), self._minibatches)
+        indices = self._parts[minibatch]
+        if self._reported == 0:
+            self._first_advantages = self.recent_advantages
+        if self.graphs.whole:
+            gradient, statistics, *moments = self.graphs.of_rollout(*self._behaviour(), *rollout_arrays(rollout))
+        else:
+            returns, advantages, *moments = self._targets
+            fields = rollout.actions, rollout.mask, returns, advantages, self._log_probs
+            arrays = indices, rollout.observations, *fields, *rollout.first_state
+            gradient, statistics = self.graphs.of_minibatch(*arrays)
+        reports_moments = self.graphs.reports_moments and self._reported == 0
         samples = self._samples(rollout, indices)
         self._reported += 1
         if self._reported == self._epochs * self._minibatches:
             self._rollout = None
-        moments, self._moments = self._moments, None
-        new, follow = samples if epoch == 0 else 0, self._reported < self._minibatches
-        return RolloutGradient(as_array(gradient), self._named(statistics), new, samples, moments, follow)
+        return RolloutGradient(
+            as_array(gradient),
+            dict(zip(self.graphs.statistics, statistics.numpy().tolist(), strict=True)),
+            agent_steps=samples if epoch == 0 else 0,
+            samples=samples,
+            advantage_moments=AdvantageMoments(*moments[0].numpy().tolist()) if reports_moments else None,
+            new_steps_follow=self._reported < self._minibatches,
+        )
 
-    def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:
-        """The gradient over a minibatch, and its statistics."""
-        samples = rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs
-        gradient, statistics = self._gradient(indices, rollout.observations, *samples, *rollout.first_state)
-        return gradient, statistics
+    def _behaviour(self) -> list[npt.NDArray[np.generic] | tf.Tensor]:
+        """The first arguments of `GradientGraphs.of_rollout`, for other weights than those that acted."""
+        if not self.graphs.actor.needs_behaviour:
+            return []
+        # After an update, the moments of the weights include this rollout's own. With K > 1 they may still be older.
+        counted = self.recent_advantages != self._first_advantages
+        return [self._log_probs, np.array(self.recent_advantages, np.float64), np.bool_(counted)]
 
     def drop(self) -> int:
+        """Drop the rest of the rollout. Returns its number of agent steps that are in no gradient yet."""
         rollout, self._rollout = self._rollout, None
-        if rollout is None or self._reported >= self._minibatches:
-            return 0
-        rest = np.split(self._order, self._minibatches)[self._reported :]
-        return self._samples(rollout, np.concatenate(rest))
+        rest = self._parts[self._reported :]
+        return 0 if rollout is None else sum(self._samples(rollout, indices) for indices in rest)
 
     def _samples(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
         """Number of unmasked agent steps of a rollout at these indices."""
-        mask = rollout.mask if self._policy.network.state_units else rollout.mask.reshape(1, -1)
+        mask = rollout.mask if self.graphs.has_memory else rollout.mask.reshape(1, -1)
         return int(mask[:, indices].sum())
 
     def _order_of(self, epoch: int) -> npt.NDArray[np.int32]:
         """Indices of agent steps, time-major, or of environments, in the order of an epoch."""
         if self._minibatches == 1:
-            return np.arange(self._drawable, dtype=np.int32)
+            return np.arange(self.graphs.drawable, dtype=np.int32)
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
-        return random.permutation(self._drawable).astype(np.int32)
-
-    def _targets_graph(self, moments: tf.Tensor, *acted: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """`acted`: values and log-probabilities of acting, and the rollout."""
-        # Eager graphs pass arrays here, too.
-        values, log_probs, *rollout = map(tf.convert_to_tensor, acted)
-        networks = self._policy.network, self._target_network
-        inputs = TargetInputs(*networks, rollout_tensors(rollout), values, log_probs, log_probs)
-        targets, moments = self._policy.method.standardised_targets(inputs, tf.convert_to_tensor(moments))
-        return *targets, moments
-
-    def _gradient_graph(self, indices: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """`rollout`: the observations, the fields of `Samples`, and the state at time 0."""
-        method, network = self._policy.method, self._policy.network
-        count = 1 + len(Samples._fields)
-
-        def draw(x: tf.Tensor) -> tf.Tensor:
-            if network.state_units:
-                return tf.gather(x, indices, axis=1)
-            return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
-
-        observations, *fields = (draw(tf.convert_to_tensor(x)) for x in rollout[:count])
-        samples = Samples(*fields)
-        with tf.GradientTape() as tape:
-            if network.state_units:
-                state = [tf.gather(part, indices) for part in rollout[count:]]
-                output = network.unroll(observations[:-1], state, samples.mask)
-            else:
-                output = network(observations)
-            loss = method.sample_loss(output, samples)
-        return self._differentiated(tape, loss)
+        return random.permutation(self.graphs.drawable).astype(np.int32)
 
 
-class WholeRollouts(Minibatches):
-    """E gradients of each whole rollout, each with returns and advantages at its own weights.
-
-    For `actor.fresh_gradients` where a rollout is one minibatch. With values of acting, the learning of values would
-    lag by one rollout of all actors. The forward pass of the gradient gives newer ones at no cost (Andrychowicz et al.
-    2021, arXiv 2006.05990, section 3.5, recompute advantages for each pass over the data). With a memory, the value
-    after the rollout is from the state of acting.
-    """
-
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
-        super().__init__(config, spec, policy, seed)
-        signature = rollout_signature(config, spec, policy.network.state_units)
-        log_probs = tf.TensorSpec(self._shape, tf.float32)
-        self._gradient = Graph(
-            self._whole_gradient_graph, [_MOMENTS, _COUNTED, log_probs, *signature], compiled=policy.compiled
-        )
-
-    def begin(self, rollout: Rollout) -> None:
-        self._rollout, self._reported = rollout, 0
-
-    def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
-        if self._reported == 0:
-            self._before = self.recent_advantages
-        # After an update, the moments of the weights include this rollout's own. With K > 1 they may still be older.
-        counted = self.recent_advantages != self._before
-        moments = np.array(self.recent_advantages, np.float64)
-        arrays = moments, np.bool_(counted), self._log_probs, *rollout_arrays(rollout)
-        gradient, statistics, rollout_moments = self._gradient(*arrays)
-        if self._reports_moments and self._reported == 0:
-            self._moments = AdvantageMoments(*rollout_moments.numpy().tolist())
-        return gradient, statistics
-
-    def _whole_gradient_graph(
-        self, moments: tf.Tensor, counted: tf.Tensor, log_probs: tf.Tensor, *rollout: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        tensors, network, method = rollout_tensors(rollout), self._policy.network, self._policy.method
-        with tf.GradientTape() as tape:
-            output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
-            log_probs = tf.convert_to_tensor(log_probs)
-            inputs = method.target_inputs(network, self._target_network, tensors, output, log_probs)
-            targets, moments = method.standardised_targets(inputs, tf.convert_to_tensor(moments), counted)
-            loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, *targets, log_probs))
-        return *self._differentiated(tape, loss), moments
-
-
-def gradients_of(config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> Gradients:
-    """The gradients that the settings choose, of the first actor of a process."""
-    if not config.actor.needs_behaviour:
-        return SingleGradient(config, spec, policy)
-    whole = config.actor.fresh_gradients and config.actor.minibatches == 1
-    return (WholeRollouts if whole else Minibatches)(config, spec, policy, seed)
-
-
-def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> list[tf.TensorSpec]:
-    steps = (config.actor.unroll_length, config.actor.environments)
-    actions = spec.actions
-    return [
-        tf.TensorSpec((steps[0] + 1, steps[1], *spec.row_shape), spec.observation_dtype),
-        tf.TensorSpec((*steps, *actions.shape), actions.dtype),
-        *[tf.TensorSpec(steps, tf.float32)] * 3,
-        tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
-        *(tf.TensorSpec((steps[1], units), tf.float32) for units in (*state_units, *state_units)),
-    ]
+def _rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> Rollout:
+    unroll_length, count = config.actor.unroll_length, config.actor.environments
+    floats, actions = tf.TensorSpec([unroll_length, count], tf.float32), spec.actions
+    state = tuple(tf.TensorSpec([count, units], tf.float32) for units in state_units)
+    return Rollout(
+        observations=tf.TensorSpec([unroll_length + 1, count, *spec.row_shape], spec.observation_dtype),
+        actions=tf.TensorSpec([unroll_length, count, *actions.shape], actions.dtype),
+        rewards=floats,
+        discounts=floats,
+        mask=floats,
+        next_actions=tf.TensorSpec([count, *actions.shape], actions.dtype),
+        first_state=state,
+        last_state=state,
+    )
 
 
 def rollout_arrays(rollout: Rollout) -> list[npt.NDArray[np.generic]]:

@@ -178,16 +178,6 @@ class Method(ABC):
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
         """Graph code: the loss over samples; `output` is the network's for their observations."""
 
-    def loss(
-        self, network: Network, target_network: Network | None, rollout: RolloutTensors, output: NetworkOutput
-    ) -> MethodLoss:
-        """Graph code: the loss over a whole rollout, at the weights that acted.
-
-        `output`: the result of `network.unroll` at times 0 … T-1.
-        """
-        targets, _ = self.standardised_targets(self.target_inputs(network, target_network, rollout, output))
-        return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
-
 
 def make_method(config: RunConfig, actions: ActionSpec) -> Method:
     name = config.method.name

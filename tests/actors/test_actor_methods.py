@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import first_weights, make_actor, make_policy, recording, run, traces
+from rollouts import first_weights, make_actor, make_policy, plain_gradients, recording, run, traces
 
 from actors.environments import environment_spec
-from actors.gradient import SingleGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.graph import aligned
@@ -86,7 +85,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
     network = replace(pong.network, layer_norm=layer_norm)
     config = replace(pong, method=replace(method, return_lambda=0.9), network=network)
     again, actor = make_policy(config), make_actor(config)
-    gradient = SingleGradient(config, environment_spec(config.environment), again)
+    gradient = plain_gradients(config, again)
     weights, random = again.initial_parameters(), np.random.default_rng(0)
     rollouts = recording(monkeypatch)
     for version in range(3):
@@ -95,7 +94,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         report = run(actor, config, frozen)
         again.assign(changed)
         if config.method.uses_target_network:
-            gradient.assign_target(frozen)
+            gradient.graphs.assign_target(frozen)
         gradient.begin(rollouts[-1])
         expected = gradient.next().gradient
         # Batches of other sizes are added in another order: 4.7e-6 with AVX2.
@@ -107,11 +106,11 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
     config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)
     policy = make_policy(config)
-    gradients = SingleGradient(config, environment_spec(config.environment), policy)
+    gradients = plain_gradients(config, policy)
     (rollout,) = recorded(config, monkeypatch, 1)
     memory: np.ndarray = aligned((policy.layout.size,), "float32")
     memory[:] = 1.0
-    gradients.assign_target(WeightSnapshot(1, memory))
+    gradients.graphs.assign_target(WeightSnapshot(1, memory))
     found = []
     for value in (1.0, 2.0):
         memory[:] = value

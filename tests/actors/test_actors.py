@@ -13,7 +13,7 @@ from rollouts import first_weights, make_actor, make_policy, run
 from actors.actor import Actor
 from actors.environments import NonFinite, StepResult, VectorEnvironment, environment_spec
 from actors.evaluator import EpisodeFingerprints, Evaluator
-from actors.gradient import SingleGradient
+from actors.gradient import Gradients
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import (
@@ -337,7 +337,7 @@ def test_each_second_of_a_call_is_in_one_stage(
 
     takes(VectorEnvironment, "step", 100.0)
     takes(Policy, "act", 1.0)
-    takes(SingleGradient, "next", 10_000.0)
+    takes(Gradients, "next", 10_000.0)
     takes(Policy, "assign", 0.5)
     monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
     config = replace(cartpole, method=MethodConfig(name=method))

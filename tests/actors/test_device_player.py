@@ -18,7 +18,7 @@ from actors.actor import Actor
 from actors.device_player import DevicePlayer, _joined_non_finite
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.environments.adapter import NonFinite
-from actors.gradient import gradients_of
+from actors.gradient import GradientGraphs, Gradients
 from actors.player import Player
 from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
@@ -121,7 +121,7 @@ def rollouts_of(kind: type[Player] | type[DevicePlayer], config: RunConfig, coun
     spec = spec_of(config)
     policy = kind.make_policy(config, spec, 1)
     policy.assign(first_weights(config, spread=0.05))
-    player = kind(config, spec, policy, gradients_of(config, spec, policy, 1), np.arange(4))
+    player = kind(config, spec, policy, Gradients(GradientGraphs(config, spec, policy), 1), np.arange(4))
     played = [copy.deepcopy(player.play().rollout) for _ in range(count)]
     player.close()
     return played, player.builder

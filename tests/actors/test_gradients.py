@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run, traces
+from rollouts import METHODS, first_weights, make_actor, make_policy, plain_gradients, recording, run, traces
 
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
-from actors.gradient import Minibatches, SingleGradient
+from actors.gradient import GradientGraphs, Gradients
 from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
@@ -52,6 +52,10 @@ def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int 
     return replace(config, actor=actor)
 
 
+def make_gradients(config: RunConfig) -> Gradients:
+    return Gradients(GradientGraphs(config, environment_spec(config.environment), make_policy(config)), seed=0)
+
+
 @pytest.mark.parametrize("memory", [False, True], ids=["", "memory"])
 @pytest.mark.parametrize(
     ("task", "name"),
@@ -73,12 +77,11 @@ def test_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
     reports = [run(actor, config, snapshot) for _ in range(8)][4:]
     rollout = rollouts[1]
     assert not memory or np.abs(rollout.first_state[0]).max() > 0.01
-    once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
-    policy = make_policy(once)
-    whole = SingleGradient(once, environment_spec(once.environment), policy)
+    policy = make_policy(config)
+    whole = plain_gradients(config, policy)
     policy.assign(snapshot.parameters)
     if config.method.uses_target_network:
-        whole.assign_target(snapshot)
+        whole.graphs.assign_target(snapshot)
     whole.begin(rollout)
     expected = whole.next().gradient
     for epoch in (reports[:2], reports[2:]):
@@ -114,8 +117,7 @@ def test_each_agent_step_is_in_each_epoch_once(cartpole: RunConfig, monkeypatch:
         assert all(report.stage_seconds.environment == 0.0 for report in of_rollout[1:])
         assert of_rollout[0].stage_seconds.environment > 0.0
     # Another order in each epoch, and in each rollout, even of the same agent steps.
-    policy, gradients = make_policy(config), [report.gradient for report in reports[:6]]
-    minibatches = Minibatches(config, environment_spec(config.environment), policy, seed=0)
+    minibatches, gradients = make_gradients(config), [report.gradient for report in reports[:6]]
     for _ in range(2):
         minibatches.begin(rollouts[0])
         gradients.append(minibatches.next().gradient)
@@ -128,7 +130,7 @@ def test_what_is_dropped_of_a_rollout_is_in_no_gradient_yet(
     config = reused(cartpole, epochs=2, minibatches=2)
     rollouts, weights = recording(monkeypatch), first_weights(config)
     make_actor(config).run(WeightSnapshot(0, weights))
-    minibatches = Minibatches(config, environment_spec(config.environment), make_policy(config), seed=0)
+    minibatches = make_gradients(config)
     for taken in (1, 2, 3):
         minibatches.begin(rollouts[0])
         agent_steps = sum(minibatches.next().agent_steps for _ in range(taken))
@@ -302,9 +304,9 @@ def test_the_returns_are_at_the_weights_of_the_gradient(config: RunConfig, monke
         found = reported(actor, snapshot, config, old)
         policy = make_policy(config)
         policy.assign(snapshot.parameters)
-        plain = SingleGradient(config, environment_spec(config.environment), policy)
+        plain = plain_gradients(config, policy)
         if config.method.uses_target_network:
-            plain.assign_target(old)
+            plain.graphs.assign_target(old)
         plain.begin(rollout)
         assert found.statistics["value_loss"] == pytest.approx(plain.next().statistics["value_loss"], rel=1e-5)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from actors.environments import EnvironmentSpec
-from actors.gradient import gradients_of
+from actors.gradient import GradientGraphs, Gradients
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import Rollout
@@ -119,7 +119,7 @@ def difference(kind: Any, config: RunConfig, spec: EnvironmentSpec, spread: floa
     acting = (first + random.normal(0.0, 0.02, first.shape)).astype(np.float32)
     weights = (acting + random.normal(0.0, spread, first.shape)).astype(np.float32)
     policy.assign(acting)
-    gradients = gradients_of(config, spec, policy, 1)
+    gradients = Gradients(GradientGraphs(config, spec, policy), 1)
     player = kind(config, spec, policy, gradients, np.arange(config.actor.environments))
     player.play()
     rollout = player.play().rollout

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.methods.method import Method, MethodLoss, RolloutTensors, TargetInputs, Targets
+from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, TargetInputs, Targets
 from shared.networks import Head, Network, NetworkOutput
 from shared.networks.composed import MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
@@ -101,4 +101,5 @@ def targets_of(
 
 def loss_of(method: Method, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
     output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
-    return method.loss(network, target_network, rollout, output)
+    targets, _ = method.standardised_targets(method.target_inputs(network, target_network, rollout, output))
+    return method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from actors.actor import Actor
 from actors.environments import environment_spec
+from actors.gradient import GradientGraphs, Gradients
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import MethodConfig, RunConfig
@@ -29,6 +31,12 @@ def make_policy(config: RunConfig, **options: int) -> Policy:
 
 def make_actor(config: RunConfig, actor_id: int = 0, graphs_of: Actor | None = None) -> Actor:
     return Actor(config, environment_spec(config.environment), actor_id, graphs_of=graphs_of)
+
+
+def plain_gradients(config: RunConfig, policy: Policy) -> Gradients:
+    """One gradient of each whole rollout, as if the weights of `policy` had acted."""
+    config = replace(config, actor=replace(config.actor, epochs=1, minibatches=1, fresh_gradients=False))
+    return Gradients(GradientGraphs(config, environment_spec(config.environment), policy), seed=0)
 
 
 def first_weights(config: RunConfig, spread: float = 0.0) -> Float32Array:
