@@ -1,12 +1,10 @@
-"""Losses as pure functions: tensors and floats in, a NamedTuple out; no variables, no logging, no configuration."""
+"""Terms of losses as pure functions of tensors and floats; no variables, no logging, no configuration."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from shared.moments import WINDOW, with_newer
-
-Reduction = Literal["sum", "mean"]
 
 _LOG_RATIO = 20.0
 
@@ -25,101 +23,61 @@ class PolicyDrift(NamedTuple):
     approximate_kl: tf.Tensor
 
 
-class ActorCriticLoss(NamedTuple):
-    """The loss to minimise and its parts, float32 scalars.
-
-    `policy`, `value` and `entropy` are means over agent steps for either reduction of `total`, so that curves of
-    different settings can be compared. `drift` is None where the policy is the behaviour policy.
-    """
-
-    total: tf.Tensor
-    policy: tf.Tensor
-    value: tf.Tensor
-    entropy: tf.Tensor
-    drift: PolicyDrift | None
-
-
-def actor_critic_loss(
-    log_probs: tf.Tensor,
-    entropies: tf.Tensor,
-    values: tf.Tensor,
-    returns: tf.Tensor,
-    advantages: tf.Tensor,
-    mask: tf.Tensor,
-    *,
-    value_cost: float,
-    entropy_cost: float | tf.Tensor,
-    reduction: Reduction,
-    behaviour_log_probs: tf.Tensor | None = None,
-    clip_ratio: float | tf.Tensor = 0.0,
-) -> ActorCriticLoss:
-    """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, section 4 and Algorithm S3).
-
-        loss = Σ_t -log π(a_t | s_t) · A_t + value_cost · (R_t - V(s_t))² - entropy_cost · H(π(s_t))
-
-    with A_t and R_t held constant. The sum runs over agent steps (mask = 1); it is divided by their number when the
-    reduction is "mean". The paper sums over the t_max steps of one environment; with many environments per actor a
-    mean keeps the scale of the gradient, and with it the meaning of RMSProp's epsilon, independent of their number.
-
-    With `behaviour_log_probs`, the policy's term is the clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347,
-    eq. 7), with r_t = π(a_t | s_t) / π_acting(a_t | s_t):
-
-        Σ_t -min(r_t · A_t, clip(r_t, 1 - ε, 1 + ε) · A_t)
-
-    At r_t = 1 its gradient equals the plain term's.
+def policy_gradient_loss(log_probs: tf.Tensor, advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Mean of -log π(a | s) · A over agent steps, with A held constant (Mnih et al. 2016, arXiv 1602.01783, S3).
 
     Args:
-        log_probs: float32 [...], log π(a_t | s_t) of the policy that is being learned, from `shared.distributions`.
-        entropies: float32 [...], H(π(s_t)).
-        values: float32 [...].
-        returns: float32 [...], from `shared.returns`.
-        advantages: float32 [...], R_t - V(s_t) as it was acted; `standardised` or not.
-        mask: float32 [...].
-        value_cost: weight of the squared error; the paper's is 0.5.
-        entropy_cost: weight of the entropy bonus, a scalar; the paper's β is 0.01.
-        reduction: "sum" (the paper's) or "mean" over agent steps.
-        behaviour_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
-        clip_ratio: ε, a scalar, with `behaviour_log_probs`.
+        log_probs: float32 [...], log π(a | s) of the policy that is being learned, from `shared.distributions`.
+        advantages: float32 [...], R - V(s) as it was acted; `standardised` or not.
+        mask: float32 [...], 1 at agent steps.
 
     Returns:
-        ActorCriticLoss. Gradient flows into `log_probs`, `entropies` and `values` only.
-
-    Raises:
-        ValueError: shapes that do not fit each other: (N,) against (N, 1) would broadcast to (N, N).
+        A float32 scalar, as the losses below. Other shapes are a ValueError: (N,) against (N, 1) would give (N, N).
     """
-    fields = {"log_probs": log_probs, "entropies": entropies, "returns": returns, "advantages": advantages}
-    refuse_other_shapes("values", values.shape, **fields, mask=mask)
-    log_probs, entropies, values, returns, advantages = (
-        zero_masked(x, mask)
-        for x in (log_probs, entropies, values, tf.stop_gradient(returns), tf.stop_gradient(advantages))
+    refuse_other_shapes("log_probs", log_probs.shape, advantages=advantages, mask=mask)
+    return -masked_mean(zero_masked(log_probs, mask) * zero_masked(tf.stop_gradient(advantages), mask), mask)
+
+
+def clipped_surrogate_loss(
+    log_probs: tf.Tensor,
+    behaviour_log_probs: tf.Tensor,
+    advantages: tf.Tensor,
+    mask: tf.Tensor,
+    clip_ratio: float | tf.Tensor,
+) -> tuple[tf.Tensor, PolicyDrift]:
+    """The clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347, eq. 7), with r = π(a | s) / π_acting(a | s):
+
+        mean of -min(r · A, clip(r, 1 - ε, 1 + ε) · A)
+
+    At r = 1 its gradient equals that of `policy_gradient_loss`, which has the other arguments. Gradient flows into
+    `log_probs` only.
+
+    Args:
+        behaviour_log_probs: float32 [...], log π_acting(a | s).
+        clip_ratio: ε, a scalar.
+    """
+    shapes = {"behaviour_log_probs": behaviour_log_probs, "advantages": advantages, "mask": mask}
+    refuse_other_shapes("log_probs", log_probs.shape, **shapes)
+    now, before, advantages = (
+        zero_masked(x, mask) for x in (log_probs, tf.stop_gradient(behaviour_log_probs), tf.stop_gradient(advantages))
     )
+    # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
+    log_ratios = tf.clip_by_value(now - before, -_LOG_RATIO, _LOG_RATIO)
+    ratios = tf.exp(log_ratios)
+    clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
+    loss = -masked_mean(tf.minimum(ratios * advantages, clipped * advantages), mask)
+    deviations = tf.abs(ratios - 1.0)
+    outside = tf.cast(deviations > clip_ratio, tf.float32)
+    return loss, PolicyDrift(*(masked_mean(x, mask) for x in (deviations, outside, ratios - 1.0 - log_ratios)))
 
-    count = tf.maximum(tf.reduce_sum(mask), 1.0)
 
-    def mean(x: tf.Tensor) -> tf.Tensor:
-        # x is already 0 at masked steps.
-        return tf.reduce_sum(x) / count
+def squared_errors(values: tf.Tensor, returns: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """(R - V)² at agent steps, with R held constant, and 0 at masked steps: float32 [...] as the arguments.
 
-    drift = None
-    if behaviour_log_probs is None:
-        policy = -mean(log_probs * advantages)
-    else:
-        refuse_other_shapes("values", values.shape, behaviour_log_probs=behaviour_log_probs)
-        # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
-        before = zero_masked(tf.stop_gradient(behaviour_log_probs), mask)
-        log_ratios = tf.clip_by_value(log_probs - before, -_LOG_RATIO, _LOG_RATIO)
-        ratios = tf.exp(log_ratios)
-        clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
-        policy = -mean(tf.minimum(ratios * advantages, clipped * advantages))
-        deviations = tf.abs(ratios - 1.0)
-        outside = tf.cast(deviations > clip_ratio, tf.float32)
-        drift = PolicyDrift(mean(deviations), mean(outside), mean(ratios - 1.0 - log_ratios))
-    value = mean(tf.square(returns - values))
-    entropy = mean(entropies)
-    total = policy + value_cost * value - entropy_cost * entropy
-    if reduction == "sum":
-        total *= count
-    return ActorCriticLoss(total, policy, value, entropy, drift)
+    Other shapes are a ValueError.
+    """
+    refuse_other_shapes("values", values.shape, returns=returns, mask=mask)
+    return tf.square(zero_masked(tf.stop_gradient(returns), mask) - zero_masked(values, mask))
 
 
 def zero_masked(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -133,7 +91,12 @@ def zero_masked(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
-    return tf.reduce_sum(zero_masked(x, mask)) / tf.maximum(tf.reduce_sum(mask), 1.0)
+    return tf.reduce_sum(zero_masked(x, mask)) / number_of_steps(mask)
+
+
+def number_of_steps(mask: tf.Tensor) -> tf.Tensor:
+    """Number of agent steps, 1 if all is masked: float32 scalar."""
+    return tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -190,43 +153,6 @@ def standardised_by_recent(
 def _sums(count: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
     """`AdvantageMoments` [3] of `count` advantages, 0 where they are masked."""
     return tf.stack([count, tf.reduce_sum(advantages), tf.reduce_sum(tf.square(advantages))])
-
-
-class ActionValueLoss(NamedTuple):
-    """The loss to minimise, and the mean error over agent steps, for either reduction. Scalars float32."""
-
-    total: tf.Tensor
-    value: tf.Tensor
-
-
-def action_value_loss(
-    action_values: tf.Tensor, actions: tf.Tensor, returns: tf.Tensor, mask: tf.Tensor, *, reduction: Reduction
-) -> ActionValueLoss:
-    """n-step Q-learning and Sarsa (Mnih et al. 2016, arXiv 1602.01783, Algorithm S2).
-
-        loss = Σ_t (R_t - Q(s_t, a_t))²
-
-    with R_t held constant.
-
-    Args:
-        action_values: float32 [T, B, A], Q(s_t, ·; θ).
-        actions: int32 [T, B].
-        returns: float32 [T, B], from `shared.returns`, bootstrapped from the target network.
-        mask: float32 [T, B].
-        reduction: "sum" (the paper's) or "mean" over agent steps.
-
-    Returns:
-        ActionValueLoss. Gradient flows into `action_values` only.
-
-    Raises:
-        ValueError: shapes that do not fit each other.
-    """
-    values = values_of_actions(action_values, actions)
-    refuse_other_shapes("values", values.shape, returns=returns, mask=mask)
-    errors = tf.square(zero_masked(tf.stop_gradient(returns), mask) - zero_masked(values, mask))
-    total = tf.reduce_sum(errors)
-    mean = total / tf.maximum(tf.reduce_sum(mask), 1.0)
-    return ActionValueLoss(total if reduction == "sum" else mean, mean)
 
 
 def values_of_actions(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,13 @@ from shared.distributions import (
     state_dependent_log_std,
 )
 from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
-from shared.losses import actor_critic_loss
+from shared.losses import (
+    clipped_surrogate_loss,
+    masked_mean,
+    number_of_steps,
+    policy_gradient_loss,
+    squared_errors,
+)
 from shared.methods.method import Method, MethodLoss, Samples, TargetInputs, Targets, dead_units, explained_variance
 from shared.networks import Head, NetworkOutput
 from shared.schedules import linear_anneal
@@ -100,31 +106,32 @@ class ActorCritic(Method):
         return Targets(returns, returns - inputs.values)
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
-        settings = self.config.method
-        values = self.value(output)
-        loss = actor_critic_loss(
-            self.log_prob(output, samples.actions),
-            self.entropy(output),
-            values,
-            samples.returns,
-            samples.advantages,
-            samples.mask,
-            value_cost=settings.value_cost,
-            entropy_cost=self._entropy_cost,
-            reduction=settings.reduction,
-            behaviour_log_probs=samples.behaviour_log_probs,
-            clip_ratio=settings.clip_ratio,
-        )
+        """The mean over agent steps, times their number for the reduction "sum", of
+
+            policy's term + value_cost · (R - V(s))² - entropy_cost · H(π(s))
+
+        The paper sums over the t_max steps of one environment; with many environments per actor a mean keeps the scale
+        of the gradient, and with it the meaning of RMSProp's epsilon, independent of their number.
+        """
+        settings, (actions, mask, returns, advantages, acting) = self.config.method, samples
+        log_probs, values, drift = self.log_prob(output, actions), self.value(output), None
+        if acting is None:
+            policy = policy_gradient_loss(log_probs, advantages, mask)
+        else:
+            policy, drift = clipped_surrogate_loss(log_probs, acting, advantages, mask, settings.clip_ratio)
+        value = masked_mean(squared_errors(values, returns, mask), mask)
+        entropy = masked_mean(self.entropy(output), mask)
+        total = policy + settings.value_cost * value - self._entropy_cost * entropy
         statistics = {
-            "policy_loss": loss.policy,
-            "value_loss": loss.value,
-            "entropy": loss.entropy,
-            "explained_variance": explained_variance(samples.returns, values, samples.mask),
+            "policy_loss": policy,
+            "value_loss": value,
+            "entropy": entropy,
+            "explained_variance": explained_variance(returns, values, mask),
             "dead_units": dead_units(output.features),
         }
-        if loss.drift is not None:
-            statistics |= loss.drift._asdict()
-        return MethodLoss(loss.total, statistics)
+        if drift is not None:
+            statistics |= drift._asdict()
+        return MethodLoss(total * number_of_steps(mask) if settings.reduction == "sum" else total, statistics)
 
     @property
     def _spherical(self) -> bool:

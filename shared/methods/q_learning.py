@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from shared.distributions import allowed_actions
 from shared.exploration import EpsilonGreedy, RandomStream
-from shared.losses import action_value_loss, masked_mean, values_of_actions
+from shared.losses import masked_mean, number_of_steps, squared_errors, values_of_actions
 from shared.methods.method import (
     Method,
     MethodLoss,
@@ -63,19 +63,17 @@ class QLearning(Method):
         return Targets(returns, tf.zeros_like(returns))
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
-        settings = self.config.method
-        action_values = output.heads["action_values"]
-        loss = action_value_loss(
-            action_values, samples.actions, samples.returns, samples.mask, reduction=settings.reduction
-        )
-        of_actions = values_of_actions(action_values, samples.actions)
+        """The sum of (R - Q(s, a))² over agent steps, or its mean."""
+        values = values_of_actions(output.heads["action_values"], samples.actions)
+        total = tf.reduce_sum(squared_errors(values, samples.returns, samples.mask))
+        mean = total / number_of_steps(samples.mask)
         statistics = {
-            "value_loss": loss.value,
+            "value_loss": mean,
             "mean_action_value": masked_mean(self.value(output), samples.mask),
-            "explained_variance": explained_variance(samples.returns, of_actions, samples.mask),
+            "explained_variance": explained_variance(samples.returns, values, samples.mask),
             "dead_units": dead_units(output.features),
         }
-        return MethodLoss(loss.total, statistics)
+        return MethodLoss(total if self.config.method.reduction == "sum" else mean, statistics)
 
     def _acting_values(self, inputs: TargetInputs) -> tf.Tensor:
         """Bootstrap values at each time, float32 [T + 1, B], by the weights of `inputs.network`."""

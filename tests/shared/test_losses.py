@@ -7,11 +7,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shared.distributions import categorical_entropy, categorical_log_prob, gaussian_log_prob
-from shared.losses import action_value_loss, actor_critic_loss, standardised
+from shared.config import MethodConfig, RunConfig
+from shared.distributions import categorical_log_prob, gaussian_log_prob
+from shared.losses import (
+    PolicyDrift,
+    clipped_surrogate_loss,
+    policy_gradient_loss,
+    squared_errors,
+    standardised,
+    values_of_actions,
+)
+from shared.methods.method import MethodLoss, Samples, make_method
+from shared.networks import NetworkOutput
+from shared.types import ActionSpec
 
 T, B, A = 3, 2, 4
-SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean"}
 
 
 def batch(seed: int = 0) -> dict[str, np.ndarray]:
@@ -25,14 +35,16 @@ def batch(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def loss(data: dict[str, np.ndarray], standardise: bool = False, **changes):
-    tensors = {name: tf.convert_to_tensor(value) for name, value in data.items()}
-    logits, actions = tensors.pop("logits"), tensors.pop("actions")
-    log_probs, entropies = categorical_log_prob(logits, actions), categorical_entropy(logits)
-    if "advantages" not in tensors:
-        advantages = tensors["returns"] - tensors["values"]
-        tensors["advantages"] = standardised(advantages, tensors["mask"]) if standardise else advantages
-    return actor_critic_loss(log_probs, entropies, **tensors, **{**SETTINGS, **changes})
+def loss(
+    data: dict[str, np.ndarray], standardise: bool = False, acting: np.ndarray | None = None, **settings
+) -> MethodLoss:
+    """The actor-critic's, of a network with these outputs."""
+    logits, values, actions, returns, mask = (tf.convert_to_tensor(data[name]) for name in batch())
+    config = RunConfig(method=MethodConfig(value_cost=0.5, entropy_cost=0.01, **settings))
+    output = NetworkOutput({"policy": logits, "value": values[..., None]}, tf.ones((T, B, 1)), {})
+    advantages = standardised(returns - values, mask) if standardise else returns - values
+    samples = Samples(actions, mask, returns, advantages, acting)
+    return make_method(config, ActionSpec(A)).sample_loss(output, samples)
 
 
 def naive(
@@ -63,7 +75,8 @@ def test_equals_the_written_out_sum(standardise: bool) -> None:
     mean = loss(data, reduction="mean", standardise=standardise)
     assert float(summed.total) == pytest.approx(expected, rel=1e-5)
     assert float(mean.total) == pytest.approx(expected / 5, rel=1e-5)
-    assert float(mean.policy) == float(summed.policy)
+    for name in ("policy_loss", "value_loss", "entropy"):
+        assert float(mean.statistics[name]) == float(summed.statistics[name])
 
 
 def test_a_wholly_masked_rollout_has_no_loss_and_no_gradient() -> None:
@@ -120,11 +133,13 @@ def first(*shape: int) -> tf.Tensor:
          "actions of shape (4,) do not fit logits of shape (4, 5)"),
         (lambda: gaussian_log_prob(zeros(5, 1), zeros(1), zeros(5)),
          "actions of shape (5,) do not fit means of shape (5, 1)"),
-        (lambda: loss(batch() | {"advantages": zeros(3, 2), "returns": zeros(3, 2, 1)}),
-         "returns of shape (3, 2, 1) do not fit values of"),
-        (lambda: action_value_loss(zeros(3, 1, 2), first(3, 1, 1), zeros(3, 1), zeros(3, 1), reduction="sum"),
+        (lambda: policy_gradient_loss(zeros(3, 2), zeros(3, 2, 1), zeros(3, 2)),
+         "advantages of shape (3, 2, 1) do not fit log_probs of shape (3, 2)"),
+        (lambda: clipped_surrogate_loss(zeros(3, 2), zeros(6), zeros(3, 2), zeros(3, 2), 0.2),
+         "behaviour_log_probs of shape (6,) do not fit log_probs of shape (3, 2)"),
+        (lambda: values_of_actions(zeros(3, 1, 2), first(3, 1, 1)),
          "actions of shape (3, 1, 1) do not fit action values of shape (3, 1, 2)"),
-        (lambda: action_value_loss(zeros(3, 1, 2), first(3, 1), zeros(3), zeros(3, 1), reduction="sum"),
+        (lambda: squared_errors(zeros(3, 1), zeros(3), zeros(3, 1)),
          "returns of shape (3,) do not fit values of shape (3, 1)"),
     ],
 )  # fmt: skip
@@ -155,11 +170,11 @@ def test_a_policy_that_has_moved_is_judged_by_the_clipped_ratio(seed: int) -> No
         deviations.append(abs(ratio - 1))
         outside.append(abs(ratio - 1) > epsilon)
         divergences.append(ratio - 1 - np.log(ratio))
-    result = loss(data, behaviour_log_probs=tf.constant(acting), clip_ratio=epsilon)
+    statistics = loss(data, acting=acting, clip_ratio=epsilon).statistics
     assert 0 < sum(outside) < len(outside)
-    assert float(result.policy) == pytest.approx(-np.mean(terms), rel=1e-5)
+    assert float(statistics["policy_loss"]) == pytest.approx(-np.mean(terms), rel=1e-5)
     expected = [np.mean(deviations), np.mean(outside), np.mean(divergences)]
-    np.testing.assert_allclose([float(x) for x in result.drift], expected, rtol=1e-4)
+    np.testing.assert_allclose([float(statistics[name]) for name in PolicyDrift._fields], expected, rtol=1e-4)
 
 
 def test_an_action_that_was_all_but_impossible_leaves_the_gradient_finite() -> None:
@@ -167,5 +182,5 @@ def test_an_action_that_was_all_but_impossible_leaves_the_gradient_finite() -> N
     logits = tf.constant(data["logits"])
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        total = loss({**data, "logits": logits}, behaviour_log_probs=tf.fill((T, B), -200.0), clip_ratio=0.2).total
+        total = loss({**data, "logits": logits}, acting=tf.fill((T, B), -200.0), clip_ratio=0.2).total
     assert np.isfinite(tape.gradient(total, logits).numpy()).all()
