@@ -17,7 +17,7 @@ from rich.text import Text
 from launch.loop.evaluation import evaluation_line
 from launch.output import duration, mean_return, number, print_line, quoted
 from launch.presets import usual_agent_steps
-from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
+from launch.run.events import COLUMNS, Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.lookup import trust_option
 from shared.config import RunConfig
 
@@ -194,15 +194,15 @@ def progress_table(progress: Progress, config: RunConfig, columns: int, *, ended
     """The live table for a terminal of `columns` columns, and a caption. A run that has `ended` shows no time left."""
     p, stages = progress, progress.stage_microseconds
     cells = _counts(progress, config) | {
-        "learning rate": f"{p.learning_rate:.2e}",
-        "evaluation return": number(p.evaluation_return, ".2f"),
         "environment": _stage(stages, "environment"),
         "acting": _stage(stages, "acting"),
         "gradient": _stage(stages, "gradient"),
         "synchronise + wait": _stage(stages, "synchronise", "wait"),
-        "learner": f"{p.learner_milliseconds:.2f} ms",
-        "gradient norm": number(p.gradient_norm, ".3f"),
     }
+    for name, column in COLUMNS.items():
+        if column.label:
+            value = getattr(p, name)
+            cells[column.label] = "-" if value is None else column.text.format(value)
     for name, value in sorted(p.statistics.items()):
         cells[name.replace("_", " ")] = format(value, ".1%" if name == "dead_units" else ".3f")
     # Not the caption of the table, which is padded to its width: the terminal's own ^C at the end of a full line would

@@ -5,11 +5,19 @@ Preparing and Messages may come before Started.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
 from shared.config import RunConfig
+
+
+class Column(NamedTuple):
+    """Where a column is shown: in a group of TensorBoard, and in the live table, as a text with a label."""
+
+    group: str = ""
+    label: str = ""
+    text: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -28,34 +36,41 @@ class Progress:
     frames: int = 0
     agent_steps: int = 0
     updates: int = 0
-    episodes: int = 0
+    episodes: Annotated[int, Column("return")] = 0
     elapsed_seconds: float = 0.0
-    mean_return_100: float | None = None
+    mean_return_100: Annotated[float | None, Column("return")] = None
     interval_episodes: int = 0
-    interval_mean_return: float | None = None
-    frames_per_second: float = 0.0
-    agent_steps_per_second: float = 0.0
-    updates_per_second: float = 0.0
-    gradients_per_second: float = 0.0
-    policy_lag_mean: float = 0.0
-    policy_lag_max: int = 0
+    interval_mean_return: Annotated[float | None, Column("return")] = None
+    frames_per_second: Annotated[float, Column("speed")] = 0.0
+    agent_steps_per_second: Annotated[float, Column("speed")] = 0.0
+    updates_per_second: Annotated[float, Column("speed")] = 0.0
+    gradients_per_second: Annotated[float, Column("speed")] = 0.0
+    policy_lag_mean: Annotated[float, Column("asynchrony")] = 0.0
+    policy_lag_max: Annotated[int, Column("asynchrony")] = 0
     policy_lag_counts: dict[int, int] = field(default_factory=dict)
-    gradients_per_update: int = 1
+    gradients_per_update: Annotated[int, Column("asynchrony")] = 1
     agent_steps_applied: int = 0
-    agent_steps_dropped: dict[str, int] = field(default_factory=dict)
-    agent_steps_in_flight: int = 0
-    actors_alive: int = 0
-    actor_restarts: int = 0
-    stage_microseconds: dict[str, float] = field(default_factory=dict)
-    learner_milliseconds: float = 0.0
-    learning_rate: float = 0.0
-    gradient_norm: float | None = None
-    passes: float | None = None
-    evaluation_return: float | None = None
+    agent_steps_dropped: Annotated[dict[str, int], Column("agent_steps_dropped")] = field(default_factory=dict)
+    agent_steps_in_flight: Annotated[int, Column("asynchrony")] = 0
+    actors_alive: Annotated[int, Column("processes")] = 0
+    actor_restarts: Annotated[int, Column("processes")] = 0
+    stage_microseconds: Annotated[dict[str, float], Column("stage_microseconds")] = field(default_factory=dict)
+    learner_milliseconds: Annotated[float, Column("processes", "learner", "{:.2f} ms")] = 0.0
+    learning_rate: Annotated[float, Column("learning", "learning rate", "{:.2e}")] = 0.0
+    gradient_norm: Annotated[float | None, Column("learning", "gradient norm", "{:.3f}")] = None
+    passes: Annotated[float | None, Column("learning")] = None
+    evaluation_return: Annotated[float | None, Column(label="evaluation return", text="{:.2f}")] = None
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    statistics: dict[str, float] = field(default_factory=dict)
-    info: dict[str, float] = field(default_factory=dict)
-    own: dict[str, float] = field(default_factory=dict)
+    statistics: Annotated[dict[str, float], Column("learning")] = field(default_factory=dict)
+    info: Annotated[dict[str, float], Column("info")] = field(default_factory=dict)
+    own: Annotated[dict[str, float], Column("own")] = field(default_factory=dict)
+
+
+COLUMNS: dict[str, Column] = {
+    name: kind.__metadata__[0]
+    for name, kind in get_type_hints(Progress, include_extras=True).items()
+    if get_origin(kind) is Annotated
+}
 
 
 class Started(msgspec.Struct, frozen=True):

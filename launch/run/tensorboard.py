@@ -6,42 +6,27 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launch.files import write_json
-from launch.run.events import Progress
+from launch.run.events import COLUMNS, Progress
 from launch.run.folder import read_object
-from launch.run.metrics import INFO, OWN
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
 # W&B uploads remaining points when it is closed. `wandb sync` uploads the rest then.
 _MOST_UPLOAD_SECONDS = 10.0
-# Columns of metrics.jsonl by what a reader asks: does it learn, is it fast, is it sound.
-_GROUPS = {
-    "return": ("mean_return_100", "interval_mean_return", "episodes"),
-    "speed": ("frames_per_second", "agent_steps_per_second", "updates_per_second", "gradients_per_second"),
-    "asynchrony": ("policy_lag_mean", "policy_lag_max", "agent_steps_in_flight", "gradients_per_update"),
-    "processes": ("actors_alive", "actor_restarts", "learner_milliseconds"),
-    "learning": ("learning_rate", "gradient_norm", "passes"),
-}
 _OF_EVALUATION = ("mean_return", "median_return", "standard_error", "collapsed_episodes")
 
 
 def scalars(row: Progress) -> dict[str, float]:
     """The known and finite numbers of a row, by `group/name`."""
-    values = asdict(row)
-    tags = {f"{group}/{name}": values[name] for group, names in _GROUPS.items() for name in names}
-    for group, numbers in (
-        ("learning/", row.statistics),
-        (INFO, row.info),
-        (OWN, row.own),
-        ("stage_microseconds/", row.stage_microseconds),
-        ("agent_steps_dropped/", row.agent_steps_dropped),
-    ):
-        tags |= {group + name: value for name, value in numbers.items()}
+    tags: dict[str, float | None] = {}
+    for name, column in COLUMNS.items():
+        value = getattr(row, name)
+        numbers = value if isinstance(value, dict) else {name: value}
+        tags |= {f"{column.group}/{key}": number for key, number in numbers.items() if column.group}
     return _known(tags)
 
 
