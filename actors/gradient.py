@@ -68,16 +68,13 @@ class GradientGraphs:
             self._assign_target = assign_graph(self._target_network, policy.layout)
         rollout = _rollout_signature(config, spec, policy.network.state_units)
         floats, moments = rollout.mask, tf.TensorSpec([3], tf.float64)
-        acting = [floats, moments, tf.TensorSpec([], tf.bool)] if actor.needs_behaviour else []
-        tensors, indices = rollout_arrays(rollout), tf.TensorSpec([self.drawable // actor.minibatches], tf.int32)
-        samples = rollout.actions, *[floats] * 4
-        self.of_rollout = Graph(self._rollout_graph, [*acting, *tensors], compiled=policy.compiled)
-        self.targets = Graph(self._targets_graph, [floats, floats, moments, *tensors], compiled=policy.compiled)
-        self.of_minibatch = Graph(
-            self._minibatch_graph,
-            [indices, rollout.observations, *samples, *rollout.first_state],
-            compiled=policy.compiled,
-        )
+        acting = (floats, moments, tf.TensorSpec([], tf.bool)) if actor.needs_behaviour else ()
+        indices = tf.TensorSpec([self.drawable // actor.minibatches], tf.int32)
+        samples = Samples(rollout.actions, floats, floats, floats, floats)
+        minibatch = [indices, rollout.observations, samples, rollout.first_state]
+        self.of_rollout = Graph(self._rollout_graph, [acting, rollout], compiled=policy.compiled)
+        self.targets = Graph(self._targets_graph, [floats, floats, moments, rollout], compiled=policy.compiled)
+        self.of_minibatch = Graph(self._minibatch_graph, minibatch, compiled=policy.compiled)
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it has that version already."""
@@ -86,22 +83,18 @@ class GradientGraphs:
             self._assign_target(target.parameters.copy())
             self._target_version = target.version
 
-    def _rollout_graph(self, *arrays: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+    def _rollout_graph(self, acting: tuple[tf.Tensor, ...], rollout: RolloutTensors) -> tuple[tf.Tensor | None, ...]:
         """The gradient over a whole rollout with targets at its own weights, its statistics, and the rollout's moments.
 
-        `arrays`: log π of acting, `AdvantageMoments`, and `counted` of `standardised_by_recent`, all three only if
-        acting may have had other weights; and the rollout.
+        `acting`: log π of acting, and the two other arguments of `Method.standardised_targets`; empty if the weights of
+        the gradient acted.
 
         With values of acting, the learning of values would lag by one rollout of all actors. The forward pass of the
         gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990, section 3.5, recompute
         advantages for each pass over the data). With a memory, the value after the rollout is from the state of acting.
         """
         method, network = self._policy.method, self._policy.network
-        log_probs, moments, counted = None, None, False
-        if self.actor.needs_behaviour:
-            log_probs, moments, counted = map(tf.convert_to_tensor, arrays[:3])
-            arrays = arrays[3:]
-        rollout = rollout_tensors(arrays)
+        log_probs, moments, counted = acting or (None, None, False)
         with tf.GradientTape() as tape:
             with self._policy.stored_activations():
                 output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
@@ -110,36 +103,30 @@ class GradientGraphs:
             loss = method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets, log_probs))
         return *self._differentiated(tape, loss), moments
 
-    def _targets_graph(self, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns and advantages at the weights that acted, and the rollout's moments.
-
-        `arrays`: values and log π of acting, `AdvantageMoments`, and the rollout.
-        """
-        # Eager graphs pass arrays here, too.
-        values, log_probs, moments, *rollout = (tf.convert_to_tensor(x) for x in arrays)
+    def _targets_graph(
+        self, values: tf.Tensor, log_probs: tf.Tensor, moments: tf.Tensor, rollout: RolloutTensors
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns and advantages at the weights that acted, by its values and log π, and the rollout's moments."""
         networks = self._policy.network, self._target_network
-        inputs = TargetInputs(*networks, rollout_tensors(rollout), values, log_probs, log_probs)
+        inputs = TargetInputs(*networks, rollout, values, log_probs, log_probs)
         targets, moments = self._policy.method.standardised_targets(inputs, moments)
         return *targets, moments
 
-    def _minibatch_graph(self, indices: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The gradient over a minibatch, and its statistics.
-
-        `arrays`: the observations, the fields of `Samples`, and the state at time 0.
-        """
+    def _minibatch_graph(
+        self, indices: tf.Tensor, observations: tf.Tensor, samples: Samples, state: tuple[tf.Tensor, ...]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient over a minibatch of the samples of a rollout, and its statistics. `state`: at time 0."""
         method, network = self._policy.method, self._policy.network
-        count = 1 + len(Samples._fields)
 
         def draw(x: tf.Tensor) -> tf.Tensor:
             if self.has_memory:
                 return tf.gather(x, indices, axis=1)
             return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
 
-        observations, *fields = (draw(tf.convert_to_tensor(x)) for x in arrays[:count])
-        samples = Samples(*fields)
+        observations, samples = draw(observations), Samples(*map(draw, samples))
         with tf.GradientTape() as tape:
             if self.has_memory:
-                state = [tf.gather(part, indices) for part in arrays[count:]]
+                state = tuple(tf.gather(part, indices) for part in state)
                 output = network.unroll(observations[:-1], state, samples.mask)
             else:
                 output = network(observations)
@@ -210,7 +197,7 @@ class Gradients:
         self._rollouts += 1
         if not self.graphs.whole:
             moments = np.array(self.recent_advantages, np.float64)
-            self._targets = self.graphs.targets(self._values, self._log_probs, moments, *rollout_arrays(rollout))
+            self._targets = self.graphs.targets(self._values, self._log_probs, moments, rollout)
 
     def next(self) -> RolloutGradient:
         """The next gradient of the rollout, at the current weights."""
@@ -223,41 +210,41 @@ class Gradients:
         if self._reported == 0:
             self._first_advantages = self.recent_advantages
         if self.graphs.whole:
-            gradient, statistics, *moments = self.graphs.of_rollout(*self._behaviour(), *rollout_arrays(rollout))
+            gradient, statistics, *moments = self.graphs.of_rollout(self._acting(), rollout)
         else:
             returns, advantages, *moments = self._targets
-            fields = rollout.actions, rollout.mask, returns, advantages, self._log_probs
-            arrays = indices, rollout.observations, *fields, *rollout.first_state
-            gradient, statistics = self.graphs.of_minibatch(*arrays)
+            samples = Samples(rollout.actions, rollout.mask, returns, advantages, self._log_probs)
+            minibatch = indices, rollout.observations, samples, rollout.first_state
+            gradient, statistics = self.graphs.of_minibatch(*minibatch)
         reports_moments = self.graphs.reports_moments and self._reported == 0
-        samples = self._samples(rollout, indices)
+        count = self._count(rollout, indices)
         self._reported += 1
         if self._reported == self._epochs * self._minibatches:
             self._rollout = None
         return RolloutGradient(
             as_array(gradient),
             dict(zip(self.graphs.statistics, statistics.numpy().tolist(), strict=True)),
-            agent_steps=samples if epoch == 0 else 0,
-            samples=samples,
+            agent_steps=count if epoch == 0 else 0,
+            samples=count,
             advantage_moments=AdvantageMoments(*moments[0].numpy().tolist()) if reports_moments else None,
             new_steps_follow=self._reported < self._minibatches,
         )
 
-    def _behaviour(self) -> list[npt.NDArray[np.generic] | tf.Tensor]:
-        """The first arguments of `GradientGraphs.of_rollout`, for other weights than those that acted."""
+    def _acting(self) -> tuple[npt.NDArray[np.generic] | tf.Tensor, ...]:
+        """What `GradientGraphs.of_rollout` needs where the weights that acted may be others."""
         if not self.graphs.actor.needs_behaviour:
-            return []
+            return ()
         # After an update, the moments of the weights include this rollout's own. With K > 1 they may still be older.
         counted = self.recent_advantages != self._first_advantages
-        return [self._log_probs, np.array(self.recent_advantages, np.float64), np.bool_(counted)]
+        return self._log_probs, np.array(self.recent_advantages, np.float64), np.bool_(counted)
 
     def drop(self) -> int:
         """Drop the rest of the rollout. Returns its number of agent steps that are in no gradient yet."""
         rollout, self._rollout = self._rollout, None
         rest = self._parts[self._reported :]
-        return 0 if rollout is None else sum(self._samples(rollout, indices) for indices in rest)
+        return 0 if rollout is None else sum(self._count(rollout, indices) for indices in rest)
 
-    def _samples(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
+    def _count(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
         """Number of unmasked agent steps of a rollout at these indices."""
         mask = rollout.mask if self.graphs.has_memory else rollout.mask.reshape(1, -1)
         return int(mask[:, indices].sum())
@@ -284,17 +271,3 @@ def _rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Se
         first_state=state,
         last_state=state,
     )
-
-
-def rollout_arrays(rollout: Rollout) -> list[npt.NDArray[np.generic]]:
-    *arrays, first_state, last_state = rollout
-    return [*arrays, *first_state, *last_state]
-
-
-def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
-    # Eager graphs, for debugging, pass arrays.
-    tensors = [tf.convert_to_tensor(x) for x in arrays]
-    count = len(Rollout._fields) - 2
-    middle = (count + len(tensors)) // 2
-    first, last = tuple(tensors[count:middle]), tuple(tensors[middle:])
-    return RolloutTensors(*tensors[:count])._replace(first_state=first, last_state=last)

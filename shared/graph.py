@@ -20,17 +20,16 @@ class Graph:
     after the call. A variable that is assigned from one shares its memory: it changes with it, and may be changed by
     `assign` alone. Calls are synchronous.
 
-    `function` returns a tensor, a tuple of tensors, or None. With `compiled` XLA compiles it at its first call, which
-    the operation alone would not: then a call costs what that of a `tf.function` does.
+    `function` returns a tensor, a tuple of tensors, or None. Its arguments may be nested tuples, as the signature is.
+    With `compiled` XLA compiles it at its first call, which the operation alone would not: then a call costs what that
+    of a `tf.function` does.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], *, compiled: bool = False
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Sequence[Any], *, compiled: bool = False) -> None:
         self._function = tf.function(
             function, input_signature=signature, autograph=False, jit_compile=True if compiled else None
         )
-        self._signature = [(tuple(spec.shape), spec.dtype) for spec in signature]
+        self._signature = [(tuple(spec.shape), spec.dtype) for spec in tf.nest.flatten(signature)]
         self._concrete: Any = None
         self._compiled = compiled
         self._by_runtime = False
@@ -41,21 +40,21 @@ class Graph:
     def traces(self) -> int:
         return self._function.experimental_get_tracing_count()
 
-    def __call__(self, *arguments: npt.NDArray[np.generic] | np.generic | tf.Tensor) -> list[tf.Tensor]:
+    def __call__(self, *arguments: Any) -> list[tf.Tensor]:
         """The tensors that the function returns. Arguments are arrays of the signature, or tensors; others a
         ValueError.
         """
         if tf.config.functions_run_eagerly():
-            return _flat(self._function(*arguments))
+            return _flat(self._function(*tf.nest.map_structure(tf.convert_to_tensor, arguments)))
         if self._concrete is None:
             self._concrete = self._function.get_concrete_function()
             self._captured = self._concrete.captured_inputs
             self._by_runtime = self._compiled or has_gpu()
             self._output_dtypes = [output.dtype for output in self._concrete.outputs]
-        tensors = [self._tensor(x, *spec) for x, spec in zip(arguments, self._signature, strict=True)]
+        tensors = [self._tensor(x, *spec) for x, spec in zip(tf.nest.flatten(arguments), self._signature, strict=True)]
         if self._by_runtime:
             # It copies arguments to the GPU.
-            return _flat(self._concrete(*tensors))
+            return _flat(self._concrete(*tf.nest.pack_sequence_as(arguments, tensors)))
         # The operation of a `tf.function`, without its Python code.
         return tf.raw_ops.StatefulPartitionedCall(
             args=[*tensors, *self._captured], Tout=self._output_dtypes, f=self._concrete

@@ -10,7 +10,6 @@ from rollouts import METHODS, first_weights, make_actor, make_policy, recording,
 
 from actors.environments import environment_spec
 from actors.evaluator import Evaluator
-from actors.gradient import rollout_arrays, rollout_tensors
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, RunConfig
 from shared.types import EvaluationPart, Rollout, WeightSnapshot
@@ -64,7 +63,7 @@ def test_a_truncated_episode_is_bootstrapped_with_its_memory(
     )
     config = remembering(replace(cartpole, environment=environment), unroll_length=12)
     policy, (rollout,) = played(config, recording(monkeypatch), 1)
-    arrays = rollout_tensors(rollout_arrays(rollout))
+    arrays = tf.nest.map_structure(tf.convert_to_tensor, rollout)
     output = policy.network.unroll(arrays.observations[:-1], arrays.first_state, arrays.mask)
     values = policy.method.value(output)
     returns = targets_of(policy.method, policy.network, None, arrays, values).returns.numpy()
@@ -94,7 +93,7 @@ def test_a_target_network_has_a_memory_of_its_own(cartpole: RunConfig, monkeypat
     state = rollout.first_state
     for observations in rollout.observations[:-1]:
         state = target.greedy(observations, state).state
-    arrays = rollout_tensors(rollout_arrays(rollout))
+    arrays = tf.nest.map_structure(tf.convert_to_tensor, rollout)
     zeros = tf.zeros_like(arrays.rewards)
     returns = targets_of(policy.method, policy.network, target.network, arrays, zeros).returns
     last = target.values(rollout.observations[-1], state)

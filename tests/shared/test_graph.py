@@ -1,6 +1,7 @@
 """Graphs called on the memory of their arguments."""
 
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -116,6 +117,29 @@ def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variab
         tf.config.run_functions_eagerly(False)
     np.testing.assert_array_equal(kept.numpy(), np.ones(2_000))
     assert keep.traces == 0
+
+
+class Pair(NamedTuple):
+    first: tf.Tensor
+    second: tf.Tensor
+
+
+@pytest.mark.parametrize("way", ["operation", "runtime", "eager"])
+def test_arguments_may_be_nested(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(pair: Pair, rest: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        assert all(isinstance(x, tf.Tensor) for x in (*pair, *rest))
+        return tf.reduce_sum(pair.first) + 10.0 * pair.second - rest[0]
+
+    if way == "runtime":
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    number = tf.TensorSpec((), tf.float32)
+    graph = Graph(function, [Pair(tf.TensorSpec((3,), tf.float32), number), (number,)])
+    tf.config.run_functions_eagerly(way == "eager")
+    try:
+        (result,) = graph(Pair(np.ones(3, np.float32), np.float32(4.0)), (np.float32(2.0),))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert result.numpy() == 41.0
 
 
 def test_an_array_of_a_tensor_outlives_it() -> None:
