@@ -162,7 +162,12 @@ def read_checkpoint(folder: Path, layout: ParameterLayout, update: int | None = 
     errors, versions = [], checkpoint_updates(folder)
     for path in (folder / f"update-{version}" for version in versions if update in (None, version)):
         try:
-            state, parameters = _read(folder, path, _PARAMETERS_KEY)
+            with _for_tensorflow(folder) as opened:
+                reader = tf.train.load_checkpoint(str(opened / path.name))
+                state, parameters = (
+                    json.loads(reader.get_tensor(_STATE_KEY)),
+                    np.asarray(reader.get_tensor(_PARAMETERS_KEY)),
+                )
             fingerprint, version, size = state["layout_fingerprint"], int(state["ledger"]["updates"]), parameters.size
         except _DAMAGE as error:
             errors.append(f"checkpoint {path} cannot be read: {_in_short(error)}")
@@ -174,21 +179,6 @@ def read_checkpoint(folder: Path, layout: ParameterLayout, update: int | None = 
             )
         return version, parameters
     raise ConfigurationError("; ".join(errors) or _no_checkpoint(folder))
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """The plain values of the newest readable checkpoint in `folder`; empty without one."""
-    for path in checkpoint_paths(folder):
-        with suppress(*_DAMAGE):
-            return _read(folder, path)[0]
-    return {}
-
-
-def _read(folder: Path, path: Path, *names: str) -> list[Any]:
-    """The plain values of a checkpoint, and the tensors of these names."""
-    with _for_tensorflow(folder) as opened:
-        reader = tf.train.load_checkpoint(str(opened / path.name))
-        return [json.loads(reader.get_tensor(_STATE_KEY)), *(np.asarray(reader.get_tensor(name)) for name in names)]
 
 
 def _no_checkpoint(folder: Path) -> str:

@@ -20,12 +20,13 @@ def check_finite(run: Path) -> None:
     # Here, as TensorFlow is not always set up before this module is imported.
     import tensorflow as tf
 
-    from learner.checkpoint import checkpoint_paths, read_state
+    from learner.checkpoint import checkpoint_paths
 
     # A run that fails in its first rollout has no rows.
     rows = run / "metrics.jsonl"
     written = [*(rows.read_text().splitlines() if rows.exists() else ()), (run / "summary.json").read_text()]
-    json.dumps([*map(json.loads, written), read_state(run / "checkpoints")], allow_nan=False)
     reader = tf.train.load_checkpoint(str(checkpoint_paths(run / "checkpoints")[0]))
+    written.append(reader.get_tensor("state/.ATTRIBUTES/py_state"))
+    json.dumps([*map(json.loads, written)], allow_nan=False)
     for name, dtype in reader.get_variable_to_dtype_map().items():
         assert not dtype.is_floating or np.isfinite(reader.get_tensor(name)).all(), name
