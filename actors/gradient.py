@@ -94,13 +94,16 @@ class GradientGraphs:
         advantages for each pass over the data). With a memory, the value after the rollout is from the state of acting.
         """
         method, network = self._policy.method, self._policy.network
-        log_probs, moments, counted = acting or (None, None, False)
+        behaviour, moments, counted = acting or (None, None, False)
         with tf.GradientTape() as tape:
             with self._policy.stored_activations():
                 output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
-            inputs = method.target_inputs(network, self._target_network, rollout, output, log_probs)
+            values, log_probs = tf.stop_gradient(method.value(output)), method.log_prob(output, rollout.actions)
+            log_probs = tf.zeros_like(values) if log_probs is None else tf.stop_gradient(log_probs)
+            before = log_probs if behaviour is None else behaviour
+            inputs = TargetInputs(network, self._target_network, rollout, values, log_probs, before)
             targets, moments = method.standardised_targets(inputs, moments, counted)
-            loss = method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets, log_probs))
+            loss = method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets, behaviour))
         return *self._differentiated(tape, loss), moments
 
     def _targets_graph(

@@ -147,23 +147,6 @@ class Method(ABC):
             advantages = standardised(advantages, mask)
         return Targets(returns, advantages), moments
 
-    def target_inputs(
-        self,
-        network: Network,
-        target_network: Network | None,
-        rollout: RolloutTensors,
-        output: NetworkOutput,
-        behaviour_log_probs: tf.Tensor | None = None,
-    ) -> TargetInputs:
-        """Graph code: the argument of `targets`. Without `behaviour_log_probs` the weights of `network` acted.
-
-        `output`: the result of `network.unroll` at times 0 … T-1.
-        """
-        values, log_probs = tf.stop_gradient(self.value(output)), self.log_prob(output, rollout.actions)
-        log_probs = tf.zeros_like(values) if log_probs is None else tf.stop_gradient(log_probs)
-        behaviour = log_probs if behaviour_log_probs is None else behaviour_log_probs
-        return TargetInputs(network, target_network, rollout, values, log_probs, behaviour)
-
     def bootstrap_value(self, inputs: TargetInputs) -> tf.Tensor:
         """Graph code: the value of the last observation, float32 [B], without a gradient."""
         last = inputs.rollout.observations[-1], inputs.rollout.last_state

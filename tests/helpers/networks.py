@@ -101,5 +101,8 @@ def targets_of(
 
 def loss_of(method: Method, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
     output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
-    targets, _ = method.standardised_targets(method.target_inputs(network, target_network, rollout, output))
+    values, log_probs = method.value(output), method.log_prob(output, rollout.actions)
+    log_probs = tf.zeros_like(values) if log_probs is None else log_probs
+    inputs = TargetInputs(network, target_network, rollout, tf.stop_gradient(values), log_probs, log_probs)
+    targets, _ = method.standardised_targets(inputs)
     return method.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
