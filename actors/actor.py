@@ -102,11 +102,11 @@ class Actor:
             return Heartbeat(self.actor_id, new_steps_follow=False)
         refused = None
         if self.next_call is NextCall.ROLLOUT:
-            refused = self._play_rollout(snapshot.reward_factor)
+            refused = self._play_rollout(snapshot)
             if refused is None and self._fresh:
                 self._end_stage("gradient")
                 return Heartbeat(self.actor_id)
-        return self._report(snapshot, refused or self._next_gradient())
+        return self._report(snapshot, refused or self._next_gradient(snapshot))
 
     def _synchronise(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
         self._policy.explore_as(self.actor_id)
@@ -114,7 +114,6 @@ class Actor:
         if target is not None:
             # The target network may not be sent again.
             self._gradients.graphs.assign_target(target)
-        self._gradients.recent_advantages = snapshot.advantage_moments
         self._end_stage("synchronise")
 
     def _play_ahead(self) -> None:
@@ -127,9 +126,9 @@ class Actor:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self._stage_ended = time.perf_counter()
 
-    def _play_rollout(self, reward_factor: float | None) -> RolloutGradient | None:
+    def _play_rollout(self, snapshot: WeightSnapshot) -> RolloutGradient | None:
         """Play a rollout and begin its gradients. Returns a gradient of NaN in their place if it is not finite."""
-        self._builder.reward_factor = reward_factor
+        self._builder.reward_factor = snapshot.reward_factor
         rollout, environment, acting = self._player.play()
         self._seconds["environment"] += environment
         self._seconds["acting"] += acting
@@ -138,15 +137,15 @@ class Actor:
             steps = int(rollout.mask.sum())
             vector = np.full(self._policy.layout.size, np.nan, np.float32)
             return RolloutGradient(vector, {}, steps, steps, non_finite=self._builder.non_finite)
-        self._gradients.begin(rollout)
+        self._gradients.begin(rollout, snapshot.advantage_moments)
         # Observations on a GPU are copied to the host.
         of_observations = self._moments_of(np.asarray(rollout.observations[:-1])) if self._keeps_moments else None
         self._moments = of_observations, self._builder.return_moments
         return None
 
-    def _next_gradient(self) -> RolloutGradient:
+    def _next_gradient(self, snapshot: WeightSnapshot) -> RolloutGradient:
         """The next gradient of the rollout. One that is not finite is the last, and stands for those after it."""
-        gradient = self._gradients.next()
+        gradient = self._gradients.next(snapshot.advantage_moments)
         non_finite = _non_finite_in(gradient)
         if not non_finite:
             return gradient

@@ -24,6 +24,8 @@ from shared.methods.method import MethodLoss, RolloutTensors, Samples, TargetInp
 from shared.moments import AdvantageMoments
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
+_NO_ADVANTAGES = AdvantageMoments()
+
 
 class RolloutGradient(NamedTuple):
     """One gradient of a rollout, float32 [P], and the method's statistics over its agent steps, by name.
@@ -157,16 +159,14 @@ class Gradients:
     If the network has a memory, a minibatch consists of random environments with all their times, from the state that
     acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps.
 
-    Attributes:
-        recent_advantages: `WeightSnapshot.advantage_moments` of the current weights.
+    `recent`: the `WeightSnapshot.advantage_moments` of the current weights.
     """
 
     def __init__(self, graphs: GradientGraphs, seed: int) -> None:
         self.graphs, self._seed = graphs, seed
         self._epochs, self._minibatches = graphs.actor.epochs, graphs.actor.minibatches
-        self.recent_advantages = AdvantageMoments()
-        # Those of the rollout's first gradient.
-        self._first_advantages = AdvantageMoments()
+        # `recent` of the rollout's first gradient.
+        self._first_recent = _NO_ADVANTAGES
         self._rollout: Rollout | None = None
         # Of acting: arrays of a rollout on the host, or tensors of one on a device.
         shape = (graphs.actor.unroll_length, graphs.actor.environments)
@@ -194,15 +194,14 @@ class Gradients:
         """Keep values and log-probabilities of all times at once, float32 [T, B] each."""
         self._values, self._log_probs = values, log_probs
 
-    def begin(self, rollout: Rollout) -> None:
+    def begin(self, rollout: Rollout, recent: AdvantageMoments = _NO_ADVANTAGES) -> None:
         """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
         if not self.graphs.whole:
-            moments = np.array(self.recent_advantages, np.float64)
-            self._targets = self.graphs.targets(self._values, self._log_probs, moments, rollout)
+            self._targets = self.graphs.targets(self._values, self._log_probs, np.array(recent, np.float64), rollout)
 
-    def next(self) -> RolloutGradient:
+    def next(self, recent: AdvantageMoments = _NO_ADVANTAGES) -> RolloutGradient:
         """The next gradient of the rollout, at the current weights."""
         rollout = self._rollout
         assert rollout is not None, "a rollout begins first"
@@ -211,14 +210,14 @@ class Gradients:
             self._parts = np.split(self._order_of(epoch), self._minibatches)
         indices = self._parts[minibatch]
         if self._reported == 0:
-            self._first_advantages = self.recent_advantages
+            self._first_recent = recent
         if self.graphs.whole:
-            gradient, statistics, *moments = self.graphs.of_rollout(self._acting(), rollout)
+            gradient, statistics, *moments = self.graphs.of_rollout(self._acting(recent), rollout)
         else:
             returns, advantages, *moments = self._targets
             samples = Samples(rollout.actions, rollout.mask, returns, advantages, self._log_probs)
-            minibatch = indices, rollout.observations, samples, rollout.first_state
-            gradient, statistics = self.graphs.of_minibatch(*minibatch)
+            arguments = indices, rollout.observations, samples, rollout.first_state
+            gradient, statistics = self.graphs.of_minibatch(*arguments)
         reports_moments = self.graphs.reports_moments and self._reported == 0
         count = self._count(rollout, indices)
         self._reported += 1
@@ -233,13 +232,12 @@ class Gradients:
             new_steps_follow=self._reported < self._minibatches,
         )
 
-    def _acting(self) -> tuple[npt.NDArray[np.generic] | tf.Tensor, ...]:
+    def _acting(self, recent: AdvantageMoments) -> tuple[npt.NDArray[np.generic] | tf.Tensor, ...]:
         """What `GradientGraphs.of_rollout` needs where the weights that acted may be others."""
         if not self.graphs.actor.needs_behaviour:
             return ()
         # After an update, the moments of the weights include this rollout's own. With K > 1 they may still be older.
-        counted = self.recent_advantages != self._first_advantages
-        return self._log_probs, np.array(self.recent_advantages, np.float64), np.bool_(counted)
+        return self._log_probs, np.array(recent, np.float64), np.bool_(recent != self._first_recent)
 
     def drop(self) -> int:
         """Drop the rest of the rollout. Returns its number of agent steps that are in no gradient yet."""

@@ -4,7 +4,7 @@ Each library has an adapter (`atari`, `gymnasium`), the only place that knows it
 """
 
 from actors.environments.adapter import EnvironmentSpec, NonFinite, StepResult
-from actors.environments.atari import AtariAdapter, AtariEnvironment, atari_game, channels_last
+from actors.environments.atari import AtariAdapter, AtariEnvironment, atari_game
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.vector import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 
@@ -18,7 +18,6 @@ __all__ = [
     "VectorEnvironment",
     "adapter_of",
     "atari_game",
-    "channels_last",
     "environment_spec",
     "measure_observation_mean",
 ]

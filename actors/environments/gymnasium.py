@@ -196,10 +196,8 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
         match, limit = _UNEXPECTED.search(str(error)), spec.max_episode_steps
         if match and match[1] == "max_episode_steps" and limit is not None:
             raise _not_native(config, f"it takes no max_episode_steps, and the id has {limit}") from error
-        refused = _not_taken(error, config, creator, render_mode)
-        if refused is None:
-            raise
-        raise refused from error
+        _refuse_argument(error, config, creator, render_mode)
+        raise
     with ExitStack() as undo:
         undo.callback(vector.close)
         _refuse_unfit(vector, config, count)
@@ -278,10 +276,8 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
             warnings.filterwarnings("ignore", ".*initialised with render_mode")
             environment = gymnasium.make(spec, **{"disable_env_checker": True, **options})
     except TypeError as error:
-        refused = _not_taken(error, config, creator, render_mode)
-        if refused is None:
-            raise
-        raise refused from error
+        _refuse_argument(error, config, creator, render_mode)
+        raise
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
     _refuse_statistics(environment, config)
@@ -346,10 +342,8 @@ def _types(parameter: inspect.Parameter | None) -> set[str]:
     return names | set(re.findall(r"\w+", str(parameter.annotation)))
 
 
-def _not_taken(
-    error: TypeError, config: EnvironmentConfig, creator: Any, render_mode: str | None
-) -> ConfigurationError | None:
-    """The error of an option, or of the `render_mode`, that is no parameter of an environment; None of other errors.
+def _refuse_argument(error: TypeError, config: EnvironmentConfig, creator: Any, render_mode: str | None) -> None:
+    """Refuse an option, or the `render_mode`, that is no parameter of an environment; nothing for other errors.
 
     By the message of the call: an environment with `**kwargs` may pass them on to a class that takes fewer.
     """
@@ -359,12 +353,13 @@ def _not_taken(
         # A class without a constructor of its own.
         name = next(iter(config.options), "render_mode")
     else:
-        return None
+        return
     if name == "render_mode" and render_mode is not None:
         remedy = f"add render_mode to its constructor, and {render_mode} to the render_modes of its metadata"
-        return setting_error("environment.id", config.id, f"takes no render_mode, by which it would draw; {remedy}")
+        problem = f"takes no render_mode, by which it would draw; {remedy}"
+        raise setting_error("environment.id", config.id, problem) from error
     if name not in config.options:
-        return None
+        return
     parameters = _parameters(creator)
     options = [other for other, each in parameters.items() if each.kind not in _VARIADIC and other != "render_mode"]
     if near := difflib.get_close_matches(name, options, n=1):
@@ -372,7 +367,7 @@ def _not_taken(
     else:
         advice = f"it takes {', '.join(options)}" if options else "leave it out"
     value = f"{name} {config.options[name]}"
-    return setting_error("environment.options", value, f"{config.id} takes no such option; {advice}")
+    raise setting_error("environment.options", value, f"{config.id} takes no such option; {advice}") from error
 
 
 def _draw_without_display() -> None:

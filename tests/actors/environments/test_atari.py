@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from actors.environments import AtariAdapter, VectorEnvironment, adapter_of, channels_last, environment_spec
+from actors.environments import AtariAdapter, VectorEnvironment, adapter_of, environment_spec
+from actors.environments.atari import channels_last
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec
