@@ -63,9 +63,7 @@ def test_the_spec_of_a_game() -> None:
 
 @pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True)])
 @pytest.mark.parametrize("make", [environment_spec, lambda config: VectorEnvironment(config, 1)])
-def test_a_registered_variant_of_a_game_is_refused(
-    make: Callable[[EnvironmentConfig], object], rule: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registered_variant_of_a_game_is_refused(make: Callable, rule: str, value: object, monkeypatch) -> None:
     rules = {"game": "breakout", "frameskip": 1, "repeat_action_probability": 0.0, rule: value}
     spec = EnvSpec("Variant/Breakout-v0", "ale_py.env:AtariEnv", kwargs=rules)
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)

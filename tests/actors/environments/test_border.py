@@ -157,9 +157,7 @@ gymnasium.register("Engine-v0", Engine)
 # Gymnasium warns with a traceback where the process of a copy ends.
 @pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_an_error_of_one_copy_names_its_place(
-    vectorization: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_one_copy_names_its_place(vectorization: Any, tmp_path: Path, monkeypatch) -> None:
     # The infos of the copies have arrays of different lengths, which cannot be assembled.
     (tmp_path / "engine.py").write_text(ENGINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -220,29 +218,6 @@ def test_results_of_neighbouring_types_are_meant(faulty: Any, value: object, par
     steps = played(faulty(lambda: value, part), 9)
     assert [float(step.rewards[0]) for step in steps] == [1, 1, 1, 1, reward, 1, 1, 1, 1]
     assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
-
-
-class Spaceless(gymnasium.Env):
-    """Its wrapper has the action space."""
-
-    observation_space = TWO
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed, options=options)
-        return np.zeros(2, np.float32), {}
-
-
-def test_the_action_space_may_be_a_wrappers_alone() -> None:
-    def make(**_: Any) -> gymnasium.Env:
-        wrapped = gymnasium.Wrapper(Spaceless())
-        wrapped.action_space = Discrete(3)
-        return wrapped
-
-    gymnasium.register("Spaceless-v0", entry_point=make)
-    environments = VectorEnvironment(EnvironmentConfig(id="Spaceless-v0", frame_skip=1), 1)
-    np.testing.assert_array_equal(environments.reset(7), np.zeros((1, 2)))
-    assert environments.spec().actions.size == 3
-    environments.close()
 
 
 @pytest.mark.parametrize("part", ["observation_space", "action_space"])
