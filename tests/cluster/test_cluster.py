@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accounts import account_of
-from nodes import add, drain
+from nodes import add
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES
 from watched_processes import Training, rows
@@ -72,22 +72,7 @@ def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, tmp_path: Path) 
     assert "Traceback" not in output
 
 
-def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, tmp_path: Path) -> None:
-    second = add(cluster, 1)
-    with OnCluster(cluster, tmp_path / "run") as training:
-        training.wait_for_actors(2)
-        drain(cluster, second)
-        training.wait_for(lambda: "its node is draining" in training.log(), "the release")
-        training.wait_for_actors(1)
-        summary, _ = training.stop()
-    # Drained after its last report: nothing was lost.
-    assert summary["rollouts_lost_with_actors"] == 0
-    assert summary["actor_restarts"] == 0
-
-
-def test_one_run_has_actors_on_gpus_and_on_cpus(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_has_actors_on_gpus_and_on_cpus(cluster: Cluster, tmp_path: Path, monkeypatch) -> None:
     """On a GPU that the second node pretends to have. A third one without joins later."""
     monkeypatch.setenv(PRETENDED_GPUS, "1")
     add(cluster, 2, gpus=1)

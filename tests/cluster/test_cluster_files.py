@@ -73,9 +73,7 @@ def test_node_types_of_a_cloud(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["aws", "gcp"])
 @pytest.mark.parametrize(("vendors", "extras"), [([], "cluster"), (["0x8086", "0x10de"], "cluster,gpu")])
-def test_a_machine_with_a_card_of_nvidia_installs_the_extra_for_it(
-    name: str, vendors: list[str], extras: str, tmp_path: Path
-) -> None:
+def test_a_card_of_nvidia_installs_its_extra(name: str, vendors: list[str], extras: str, tmp_path: Path) -> None:
     for number, vendor in enumerate(vendors):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")

@@ -1,18 +1,15 @@
 """Placement in clusters counted by hand; starting and joining Ray; which of its nodes count as lost."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from launch.interrupts import Interrupts
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
 from launch.on_ray.placement import (
@@ -114,8 +111,7 @@ def test_where_gradients_are_summed(count: int, requested: str, limit: int | Non
 
 
 @pytest.mark.parametrize(
-    ("actors", "epochs", "together"),
-    [(63, 2, 32), (31, 1, 16), (31, 2, 32), (15, 2, 16), (7, 4, 8), (1, 1, 1)],
+    ("actors", "epochs", "together"), [(63, 2, 32), (31, 1, 16), (31, 2, 32), (15, 2, 16), (7, 4, 8), (1, 1, 1)]
 )
 def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs: int, together: int) -> None:
     actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
@@ -141,21 +137,6 @@ def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
-
-
-@pytest.mark.parametrize("connect", [lambda: cluster.connect(RunConfig(), 1), lambda: cluster.join("127.0.0.1:6379")])
-def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(*_: object, **__: object) -> SimpleNamespace:
-        # As ray.init does it.
-        signal.signal(signal.SIGTERM, lambda kind, _: sys.exit(kind))
-        return SimpleNamespace(dashboard_url="")
-
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster, "check_address", lambda _: None)
-    with Interrupts() as interrupts, interrupts.training():
-        connect()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupts.requested
 
 
 @pytest.mark.parametrize(

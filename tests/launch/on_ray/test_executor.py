@@ -3,11 +3,10 @@
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from fake_ray import FakeCall, FakeProcess, FakeRay
+from fake_ray import FakeCall, FakeRay
 from hand_driven import Clock, HandDrivenExecutor, report
 from ray.exceptions import OutOfMemoryError, RayActorError
 
@@ -99,21 +98,8 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     assert shares == (share, share, None, share._replace(number=4))
 
 
-def test_a_target_is_sent_to_an_actor_once(cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(cartpole, 1)
-    for sequence, version in enumerate((1, 1, 2, 2), 1):
-        executor.publish_target(snapshot(version))
-        executor.dispatch(0)
-        end(ray, ray.calls[-1], 0, sequence)
-        assert completed(executor) == (0, sequence)
-    targets = [call.arguments[1] for call in ray.calls]
-    assert [target and target.version for target in targets] == [1, None, 2, None]
-
-
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_node_may_end_some_moments_after_its_actors(
-    lost: bool, cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_may_end_moments_after_its_actors(lost: bool, cartpole: RunConfig, ray: FakeRay, monkeypatch) -> None:
     config = replace(cartpole, address="auto", actors=2)
     cluster, clock, asked = Cluster(config, "1"), Clock(), list[str]()
     cluster.has_lost = lambda node: asked.append(node) or (lost and clock() >= 1.0)
@@ -137,57 +123,6 @@ def test_a_node_may_end_some_moments_after_its_actors(
     executor.remove(0)
     assert executor.next_completion() is None
     assert executor.calls_in_flight == 1
-
-
-def test_a_dead_actor_of_this_machine_is_told_at_once(cartpole: RunConfig, ray: FakeRay) -> None:
-    executor = made(cartpole, 1)
-    executor.dispatch(0)
-    ray.end(ray.calls[0], RayActorError())
-    failed = executor.next_completion()
-    assert isinstance(failed, Failed)
-    assert not failed.node_lost
-
-
-def test_actors_close_their_environments_before_they_are_killed(
-    cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
-    executor = made(cartpole, 5)
-    failed, hung, idle, busy, starting = ray.processes
-    for actor_id in range(5):
-        executor.dispatch(actor_id)
-    for call in ray.calls[:4]:
-        end(ray, call, ray.calls.index(call), 1)
-        assert executor.next_completion() is not None
-    executor.dispatch(3)
-
-    def closes() -> list[FakeProcess]:
-        return [call.process for call in ray.calls if call.method == "close"]
-
-    for actor_id in (0, 1):
-        executor.remove(actor_id)
-    assert closes() == [failed, hung]
-    ray.end(ray.calls[-2], None)
-    executor.next_completion()
-    assert ray.killed == [failed]
-    clock.now = 6.0
-    executor.next_completion()
-    assert ray.killed == [failed, hung]
-    wait = ray.wait
-
-    def closed_meanwhile(calls: list[FakeCall], **options: Any) -> Any:
-        if options["timeout"]:
-            assert ray.killed[2:3] == [starting], "its environments may not be made for a minute"
-            ray.end(next(call for call in ray.calls if call.method == "close" and call.process is idle), None)
-            clock.now += 2.0
-        return wait(calls, **options)
-
-    monkeypatch.setattr(ray, "wait", closed_meanwhile)
-    executor.close()
-    assert ray.killed[3:] == [idle, busy]
-    assert clock() == pytest.approx(12.0), "what hangs is not waited for"
-    assert (executor.actor_ids, executor.calls_in_flight) == ([], 0)
 
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
@@ -241,39 +176,6 @@ def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ra
     assert executor.free_slots() == 0
 
 
-def test_an_aggregator_has_time_to_close_its_actors(
-    cartpole: RunConfig, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
-    executor, _ = executor_over(cartpole)
-    executor.remove(5)
-    clock.now = 14.0
-    executor.next_completion()
-    assert ray.killed == [], "its call ends, and each actor has five seconds after its own"
-    clock.now = 15.0
-    executor.next_completion()
-    assert ray.killed == ray.processes
-
-
-@pytest.mark.parametrize(("kind", "arguments"), [(RayExecutor, 1), (NodesExecutor, 0)])
-def test_auto_gives_each_worker_the_device_of_its_node(
-    kind: type[RayExecutor], arguments: int, cartpole: RunConfig, ray: FakeRay
-) -> None:
-    config = replace(cartpole, address="auto", actors="auto", actor=replace(cartpole.actor, device="auto"))
-    cluster = Cluster(config)
-    cluster.there.append(Node("g", "10.0.0.4", 8.0, 2**36, gpus=1.0))
-    kind(config, environment_spec(config.environment), cluster)
-    devices = [(process.arguments[0].actor.device, process.options.get("num_gpus", 0.0)) for process in ray.processes]
-    gpu_actors = 2 if arguments else 1
-    # Two actors share the 7 cores that are left to them: each has one that launches graphs.
-    shares = {"cpu": 1, "gpu": 2} if arguments else {"cpu": 1.0, "gpu": 7.0}
-    for process in ray.processes:
-        share = process.arguments[3] if arguments else process.arguments[2].on_node("", config)[0]
-        assert share == shares[process.arguments[0].actor.device]
-    assert sorted(devices) == [("cpu", 0.0), *[("gpu", 0.5 * arguments)] * gpu_actors]
-
-
 def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) -> None:
     executor, cluster = executor_over(cartpole, "1", "2", "3", actors="1:6")
     assert sum(actors for actors, _ in started(ray).values()) == 6
@@ -303,9 +205,7 @@ def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpo
     assert executor.rollouts_under_way(5) == ACTORS - 1
 
 
-def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(cartpole: RunConfig, monkeypatch) -> None:
     """The memory that the weights came in has the next ones by then."""
     actors, published = HandDrivenExecutor(1, 1), list[WeightSnapshot]()
     actors.publish = actors.publish_target = published.append

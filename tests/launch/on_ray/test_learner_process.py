@@ -48,9 +48,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 @pytest.fixture
-def run(
-    cartpole: RunConfig, fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Any, list[LearnerStart]]]:
+def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callable[..., tuple[Any, list[LearnerStart]]]:
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
@@ -113,18 +111,14 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_
         ([(120, DIED), (120, raised(ConfigurationError("no game")))], False, ray.exceptions.RayError),
     ],
 )
-def test_a_learner_without_a_successor_is_an_error(
-    learners: list[tuple[int, Any]], interrupt: bool, error: type[Exception], run: Callable
-) -> None:
+def test_a_learner_without_a_successor_is_an_error(learners: list, interrupt: bool, error: type, run: Callable) -> None:
     result, starts = run(*learners, interrupt=interrupt)
     assert isinstance(result, error)
     assert isinstance(result, ray.exceptions.RayError) == (error is not ConfigurationError)
     assert len(starts) == len(learners)
 
 
-def test_a_run_that_waits_for_nodes_can_be_stopped(
-    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / LOCK_FILE).touch()
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     said = list[str]()
@@ -134,9 +128,7 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(
-    saved: bool, run: Callable, tmp_path: Path
-) -> None:
+def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(saved: bool, run: Callable, tmp_path) -> None:
     """A run that was stopped before training is discarded with its folder."""
     if saved:
         (tmp_path / "checkpoints").mkdir()
@@ -218,9 +210,7 @@ def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay) -> None:
 
 
 @pytest.mark.parametrize("found", [None, b"another run"])
-def test_a_learner_elsewhere_needs_the_folder_of_the_driver(
-    found: bytes | None, cartpole: RunConfig, tmp_path: Path
-) -> None:
+def test_a_learner_elsewhere_needs_the_folder_of_the_driver(found: bytes | None, cartpole: RunConfig, tmp_path) -> None:
     """A folder of the same name on its own machine is not that of the run."""
     if found is not None:
         (tmp_path / LOCK_FILE).write_bytes(found)

@@ -165,19 +165,6 @@ def test_vectors_of_weights_are_written_again_when_no_call_reads_them() -> None:
     assert sent(2, 3) == first
 
 
-def test_an_actor_maps_a_vector_once() -> None:
-    transport, connection, seen = LocalTransport(), LocalConnection(), list[Call]()
-    end = open_channel(connection.address)
-    assert end is not None
-    snapshot = WeightSnapshot(1, np.ones(5, np.float32))
-    for _ in range(2):
-        transport.call(connection, Call(snapshot, None, None))
-    connection.close()
-    serve(end, lambda call: seen.append(call) or Heartbeat(0, new_steps_follow=True))
-    first, second = (call.weights.parameters for call in seen)
-    assert first is second
-
-
 def test_a_gradient_stays_until_the_next_report_of_its_actor_was_received() -> None:
     transport, connection, numbers = LocalTransport(), LocalConnection(), itertools.count()
     end = open_channel(connection.address)
