@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from watched_processes import output_of
 
-from launch import machine, provenance, tensorflow_setup
+from launch import machine, tensorflow_setup
+from launch.presets import PRESETS
+from launch.settings.files import with_settings
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -28,36 +30,29 @@ def limit_cores_and_memory(folder: Path, patch: pytest.MonkeyPatch, groups: str,
     patch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
 
 
+# Version 1: nested groups, a quota of -1 where there is none, and a path of the host that no container sees.
+_VERSION_1 = {
+    **{f"cpu,cpuacct/{at}cpu.cfs_period_us": 100_000 for at in ("", "docker/7f/")},
+    "cpu,cpuacct/docker/7f/cpu.cfs_quota_us": 300_000,
+    "cpu,cpuacct/cpu.cfs_quota_us": -1,
+    "memory/memory.limit_in_bytes": GIB,
+}
+# Lower limits of parents, and higher ones of the machine.
+_NESTED = {"pod/cpu.max": "250000 100000", "pod/container/cpu.max": "1600000 100000", "pod/memory.max": GIB}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "cores", "gibibytes"),
     [
-        # Lower limits of parents, and higher ones of the machine.
-        (
-            "0::/pod/container",
-            {"pod/cpu.max": "250000 100000", "pod/container/cpu.max": "1600000 100000", "pod/memory.max": GIB},
-            2,
-            1,
-        ),
-        # Version 1: nested groups, a quota of -1 where there is none, and a path of the host that no container sees.
-        (
-            "4:memory:/docker/7f\n2:cpu,cpuacct:/docker/7f\n0::/",
-            {
-                "cpu,cpuacct/docker/7f/cpu.cfs_quota_us": 300_000,
-                "cpu,cpuacct/docker/7f/cpu.cfs_period_us": 100_000,
-                "cpu,cpuacct/cpu.cfs_quota_us": -1,
-                "cpu,cpuacct/cpu.cfs_period_us": 100_000,
-                "memory/memory.limit_in_bytes": GIB,
-            },
-            3,
-            1,
-        ),
+        ("0::/pod/container", _NESTED, 2, 1),
+        ("4:memory:/docker/7f\n2:cpu,cpuacct:/docker/7f\n0::/", _VERSION_1, 3, 1),
         # No number; None: the memory of the machine.
         ("0::/job", {"job/cpu.max": "", "job/memory.max": "max"}, 4, None),
         # A kernel without control groups.
         ("", {}, 4, None),
     ],
 )
-def test_the_lowest_limit_of_cores_and_memory_counts(
+def test_the_lowest_limit_counts(
     groups: str, files: Any, cores: int, gibibytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_cores_and_memory(tmp_path, monkeypatch, groups, files)
@@ -67,9 +62,7 @@ def test_the_lowest_limit_of_cores_and_memory_counts(
 
 
 @pytest.mark.parametrize(("mebibytes", "actors"), [(2_048, 1), (900 + 4 * 950, 4)])
-def test_actors_beside_the_learner(
-    mebibytes: int, actors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actors_beside_the_learner(mebibytes: int, actors: int, tmp_path: Path, monkeypatch) -> None:
     limit_cores_and_memory(tmp_path, monkeypatch, "0::/job", {"job/memory.max": mebibytes * 2**20})
     assert machine.thread_budget(RunConfig(actors="1:8")).actors == min(actors, 3)
     with pytest.raises(ConfigurationError, match=f"--actors 9: there is room for {actors} actors of about 950 MiB"):
@@ -158,6 +151,7 @@ prepare_tensorflow(gpu=True)
 import tensorflow
 print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["TF_GPU_THREAD_MODE"], tensorflow.changes)
 """
+_IMPORTED_BEFORE = "import tensorflow; prepare_tensorflow(gpu=False); print(tensorflow.changes)"
 _READS_WEIGHTS = "prepare_to_read_weights(PRESETS['cartpole'].config); "
 
 
@@ -168,11 +162,7 @@ _READS_WEIGHTS = "prepare_to_read_weights(PRESETS['cartpole'].config); "
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
         # Before its devices are in use, its GPUs can still be hidden.
-        (
-            "import tensorflow; prepare_tensorflow(gpu=False); print(tensorflow.changes)",
-            {},
-            "['devices', 'threads', '1 between operations']",
-        ),
+        (_IMPORTED_BEFORE, {}, "['devices', 'threads', '1 between operations']"),
         # Nor is anything changed for a program that has imported TensorFlow.
         (_UNCHANGED, {"TF_CPP_MIN_LOG_LEVEL": "1"}, "[] True"),
         # With one thread between operations a process on a GPU was seen to hang. It takes memory as it needs it.
@@ -190,31 +180,13 @@ def test_the_set_up_of_a_process(script: str, variables: dict[str, str], printed
     assert run_python(start + script, environment=fakes | variables) == printed + "\n"
 
 
-@pytest.mark.parametrize(
-    ("section", "call"),
-    [
-        ("actor", "prepare_for('actor', config)"),
-        ("learner", "LearnerProcess(LearnerStart(config, None, None, None, True, 0.0)).run()"),
-    ],
-)
-def test_a_process_whose_gpu_tensorflow_does_not_find_refuses_in_one_line(
-    section: str, call: str, fakes: dict[str, str]
-) -> None:
-    script = f"""
-from launch.on_ray.learner_process import LearnerProcess, LearnerStart
-from launch.presets import PRESETS
-from launch.settings.files import with_settings
-from launch.tensorflow_setup import prepare_for
-config = with_settings(PRESETS["pong"].config, {{"{section}.device": "gpu"}})
-try:
-    {call}
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    refused = f"ConfigurationError --{section}.device gpu: TensorFlow finds no GPU here"
-    assert refused in run_python(script, environment=fakes)
-    # A learner has nothing to resume here.
-    assert refused not in run_python(script, environment=fakes | {machine.PRETENDED_GPUS: "1"})
+@pytest.mark.parametrize("section", ["actor", "learner"])
+def test_a_gpu_that_tensorflow_does_not_find_is_one_line(section: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = with_settings(PRESETS["pong"].config, {f"{section}.device": "gpu"})
+    with pytest.raises(ConfigurationError, match=f"^--{section}.device gpu: TensorFlow finds no GPU here"):
+        tensorflow_setup.prepare_for(section, config)
+    monkeypatch.setenv(machine.PRETENDED_GPUS, "1")
+    tensorflow_setup.prepare_for(section, config)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +197,7 @@ except Exception as error:
         "from shared.registry import import_modules\nimport_modules(['tensorflow'])",
     ],
 )
-def test_tensorflow_prints_no_notices(
-    script: str, fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_tensorflow_prints_no_notices(script: str, fakes: dict[str, str], tmp_path: Path, capfd) -> None:
     notices = 'os.write(2, b"I0000 00:00:1 a.cc:1] oneDNN\\nW0000 a warning\\n")\n'
     (tmp_path / "tensorflow.py").write_text(FAKE + notices)
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
@@ -265,9 +235,7 @@ _OF_THE_USER = ("load", "a command whose module of the user imports TensorFlow")
 
 
 @pytest.mark.parametrize("kind", _COMPUTES)
-def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
-    kind: str, fakes: dict[str, str], working_folder: Path
-) -> None:
+def test_a_process_chooses_kernels_and_hides_gpus(kind: str, fakes: dict[str, str], working_folder: Path) -> None:
     """Ray hides no GPU from a process that gets none: each would reserve all of its memory."""
     seen = working_folder / "seen"
     variables = "os.environ['TF_ENABLE_ONEDNN_OPTS'], os.environ['CUDA_VISIBLE_DEVICES']"
@@ -280,36 +248,3 @@ def test_a_process_that_computes_chooses_its_kernels_and_hides_gpus(
     variables = {"HOME": str(working_folder), "CUDA_VISIBLE_DEVICES": "0"}
     run_python(start + _COMPUTES[kind], environment=fakes | variables)
     assert seen.read_text() == f"{kernels} {gpus}\n"
-
-
-@X86_ONLY
-@pytest.mark.parametrize(("value", "named"), [("1", "oneDNN"), ("0", "Eigen")])
-def test_the_kernels_are_named(value: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", value)
-    assert tensorflow_setup.kernels(in_this_process=False) == named
-
-
-def test_an_arm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert tensorflow_setup.kernels(in_this_process=False) == "TensorFlow's default kernels"
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU architecture: 8\n")
-    monkeypatch.setattr(provenance, "_CPU_INFO", tmp_path / "cpuinfo")
-    assert provenance.hardware()["cpu"] == "aarch64"
-
-
-@pytest.mark.parametrize(
-    ("running", "total", "load", "is_busy"),
-    # The second program has just ended. Of 64 cores 24 are free.
-    [(41, 40, 40.0, True), (1, 40, 0.0, False), (41, 64, 40.0, False)],
-)
-def test_other_programs_make_a_machine_busy(
-    running: int, total: int, load: float, is_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "loadavg").write_text(f"40.00 1.00 1.00 {running}/300 4711\n")
-    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path))
-    monkeypatch.setattr(os, "getloadavg", lambda: (40.0, 1.0, 1.0))
-    monkeypatch.setattr(os, "cpu_count", lambda: total)
-    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    assert machine.load_average() == load
-    assert machine.busy(load) == (f"load average {load:.1f} on {total} cores" if is_busy else None)
