@@ -36,16 +36,7 @@ from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.networks import KerasNetwork, Network
-from shared.registry import (
-    EXPLORERS,
-    METHODS,
-    NETWORKS,
-    OPTIMIZERS,
-    Entry,
-    MethodEntry,
-    NetworkEntry,
-    class_of,
-)
+from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, MethodEntry, NetworkEntry, class_of
 from shared.returns import lambda_returns
 from shared.types import Rollout
 
@@ -174,9 +165,7 @@ tributary.register_network("wide", Wide, images=False)
 """
 
 
-def test_classes_of_the_users_own_have_options_and_their_sources_a_digest(
-    working_folder: Path, refused: Callable, capsys: pytest.CaptureFixture
-) -> None:
+def test_own_classes_have_options_and_their_sources_a_digest(working_folder: Path, refused: Callable, capsys) -> None:
     module = working_folder / "own_options.py"
     module.write_text(OWN_OPTIONS)
     sys.path.append(os.getcwd())
@@ -259,29 +248,17 @@ tributary.register_network("gated", Gated, images=True, whole=True)
 """
 
 
-@pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_one_network_of_the_users_own_takes_a_whole_observation(memory: str, example: Callable) -> None:
+def test_one_network_of_the_users_own_takes_a_whole_observation(example: Callable) -> None:
+    """Below a memory."""
     example("own_images")
     Path("gated.py").write_text(WHOLE)
     line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.import gated --network.name gated"
-    assert main([*line.split(), "--network.recurrent", memory]) == 0
+    assert main([*line.split(), "--network.recurrent", "lstm"]) == 0
     assert main(["evaluate", "run", "--episodes", "2", "--trust-imports"]) == 0
     assert main(["export", "run", "--output", "model", "--trust-imports"]) == 0
     described = json.loads(Path("model/model.json").read_text())["inputs"]["tensors"]
     shapes = {name: part["shape"][1:] for name, part in described.items()}
     assert shapes.items() >= {"image_camera": [36, 36, 12], "vector": [4]}.items()
-
-
-def test_the_name_of_a_part_that_does_not_exist_is_one_line(
-    example: Callable, capsys: pytest.CaptureFixture[str]
-) -> None:
-    example("own_images")
-    Path("gated.py").write_text(WHOLE.replace("image_camera", "camera"))
-    own = "--environment.id sides:Sides-v0 --environment.import gated --network.name gated"
-    assert main(f"train images {SMALL} {own}".split()) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    line = "KeyError: 'camera' (gated.py:12, in __init__); the parts of an observation are image_camera, vector"
-    assert error.endswith(line)
 
 
 def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, refused: Callable[[str], str]) -> None:
@@ -317,83 +294,52 @@ class Another:
     """A class that extends nothing."""
 
 
-@pytest.mark.parametrize(
-    ("register", "table", "taken", "options"),
-    [
-        (tributary.register_method, METHODS, "a method sarsa", {"continuous_actions": False}),
-        (tributary.register_network, NETWORKS, "a network mlp", {"images": False}),
-        (tributary.register_explorer, EXPLORERS, "an explorer first", {}),
-        (tributary.register_optimizer, OPTIMIZERS, "an optimizer sgd", {}),
-    ],
-)
-def test_nothing_takes_the_name_of_another(
-    register: Callable, table: dict, taken: str, options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_takes_the_name_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same one may be entered again, where its module is imported again."""
-
-    monkeypatch.setitem(table, "another", None)
-    del table["another"]
-    monkeypatch.setitem(EXPLORERS, "first", Entry("elsewhere", "First"))
+    monkeypatch.setitem(NETWORKS, "another", None)
+    del NETWORKS["another"]
+    register = functools.partial(tributary.register_network, images=False)
     for _ in range(2):
-        register("another", Another, **options)
-    assert table["another"].class_name == "Another"
-    with pytest.raises(ValueError, match=f"there is {taken} already"):
-        register(taken.split()[-1], Another, **options)
+        register("another", Another)
+    assert NETWORKS["another"].class_name == "Another"
+    with pytest.raises(ValueError, match="there is a network mlp already"):
+        register("mlp", Another)
     for other in (lambda: None, type("Outer.Inner", (), {})):
         with pytest.raises(TypeError, match=r"another is .*: register a class at the top level of a module"):
-            register("another", other, **options)
+            register("another", other)
     with pytest.raises(TypeError, match=r"Another of .* does not extend shared.networks.Network"):
-        class_of(table["another"], Network)
+        class_of(NETWORKS["another"], Network)
     for unnamed in ("", None, 3):
         with pytest.raises(TypeError, match="and must be text"):
-            register(unnamed, Another, **options)
+            register(unnamed, Another)
 
 
-def of_model(make: Callable[[tuple, Sequence], Any]) -> type[KerasNetwork]:
-    """A network of the user's, with the model that `make` gives for the shape of observations and the heads."""
+def of_model(features: bool = True, **changed: Any) -> type[KerasNetwork]:
+    """A network of the user's with one hidden layer, which `changed` gives another name or other inputs."""
 
     class OfModel(KerasNetwork):
         def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
             super().__init__(heads)
-            self.model = make(shape, heads)
+            inputs = keras.Input(changed.get("shape", shape))
+            x = keras.layers.Dense(3, name=changed.get("name", "hidden"))(inputs)
+            outputs = [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
+            self.model = keras.Model(inputs, [*outputs, x] if features else outputs)
 
     return OfModel
-
-
-def raises(*_: object) -> None:
-    raise ValueError("no such layer")
-
-
-def model_with(features: bool = True, **changed: Any) -> Callable[[tuple, Sequence], keras.Model]:
-    """Makes a model with one hidden layer, which `changed` gives another name or other inputs."""
-
-    def make(shape: tuple, heads: Sequence) -> keras.Model:
-        inputs = keras.Input(changed.get("shape", shape))
-        x = keras.layers.Dense(3, name=changed.get("name", "hidden"))(inputs)
-        outputs = [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
-        return keras.Model(inputs, [*outputs, x] if features else outputs)
-
-    return make
 
 
 @pytest.mark.parametrize(
     ("network", "line"),
     [
         (Another, r"cannot be made: TypeError: Wrong of .* does not extend shared\.networks\.Network$"),
-        (of_model(raises), r"cannot be made: ValueError: no such layer \(test_examples\.py:\d+, in raises\)$"),
-        (
-            of_model(model_with(features=False)),
-            "its model has outputs .*; expected are, in float32, policy with 2 units, value",
-        ),
-        (of_model(model_with(shape=(9,))), r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
-        (of_model(lambda *_: None), r"its model has outputs \[\]"),
+        (of_model(name=3), r"cannot be made: .* \(test_examples\.py:\d+, in __init__\)$"),
+        (of_model(features=False), "its model has outputs .*; expected are, in float32, policy with 2 units, value"),
+        (of_model(shape=(9,)), r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
         # In another process it would have another name.
-        (of_model(model_with(name=None)), r"its layer dense(_\d+)? has the name"),
+        (of_model(name=None), r"its layer dense(_\d+)? has the name"),
     ],
 )
-def test_a_network_that_cannot_be_used_is_one_line(
-    network: type, line: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_network_is_one_line(network: type, line: str, cartpole: RunConfig, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Wrong", network, raising=False)
     monkeypatch.setitem(NETWORKS, "wrong", NetworkEntry(__name__, "Wrong", images=False))
     config = replace(cartpole, network=replace(cartpole.network, name="wrong"))
@@ -401,17 +347,13 @@ def test_a_network_that_cannot_be_used_is_one_line(
         Policy(config, environment_spec(config.environment))
 
 
-def test_a_method_and_an_explorer_that_cannot_be_made_are_one_line(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = environment_spec(cartpole.environment)
-    for table, entry in ((METHODS, MethodEntry), (EXPLORERS, Entry)):
-        more = {"continuous_actions": False} if table is METHODS else {}
-        monkeypatch.setitem(table, "wrong", entry(Another.__module__, "Another", **more))
-    for section in ("method", "exploration"):
-        config = replace(cartpole, **{section: replace(getattr(cartpole, section), name="wrong")})
-        with pytest.raises(tributary.ConfigurationError, match=f"^--{section}.name wrong: cannot be made: TypeError"):
-            Policy(config, spec)
+@pytest.mark.parametrize("section", ["method", "exploration"])
+def test_a_class_that_extends_nothing_is_one_line(section: str, cartpole: RunConfig, monkeypatch) -> None:
+    monkeypatch.setitem(METHODS, "wrong", MethodEntry(__name__, "Another", continuous_actions=False))
+    monkeypatch.setitem(EXPLORERS, "wrong", Entry(__name__, "Another"))
+    config = replace(cartpole, **{section: replace(getattr(cartpole, section), name="wrong")})
+    with pytest.raises(tributary.ConfigurationError, match=f"^--{section}.name wrong: cannot be made: TypeError"):
+        Policy(config, environment_spec(config.environment))
 
 
 # These need further packages, and have tests of their own (trackers, sweeps).
