@@ -75,22 +75,3 @@ def test_no_imports_run_in_a_circle() -> None:
 def test_ray_is_imported_in_its_room_only() -> None:
     users = {name for name, imports in IMPORTS.items() if any(imported.split(".")[0] == "ray" for imported in imports)}
     assert all(name.startswith("launch.on_ray.") for name in users)
-
-
-def test_text_files_are_utf_8_in_every_locale() -> None:
-    for file in MODULES.values():
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and opens_text(node):
-                assert any(word.arg == "encoding" for word in node.keywords), f"{file}:{node.lineno}"
-
-
-def opens_text(call: ast.Call) -> bool:
-    """Whether a call reads or writes text by its name: `open`, `Path.open`, `read_text` or `write_text`."""
-    function = call.func
-    name = getattr(function, "attr", getattr(function, "id", ""))
-    if name in ("read_text", "write_text"):
-        return True
-    # Others have a function of this name: os.open, av.open, Image.open.
-    owner = getattr(getattr(function, "value", None), "id", "")
-    binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args[-1:])
-    return name == "open" and owner not in ("os", "av", "Image", "tracker") and not binary

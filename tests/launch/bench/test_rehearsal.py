@@ -105,9 +105,7 @@ def test_seconds_to_the_target_are_for_forms_whose_agent_steps_were_measured() -
     assert rehearsal_figures(twice, 16, [repeat], targets)["seconds_to_target"] is None
 
 
-def test_a_rehearsal_of_three_actors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_rehearsal_of_three_actors(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     """Recorded on the cores of this machine, and trained with a real learner and processes that sleep."""
     monkeypatch.setattr("launch.bench.rehearsal._RECORDED_SECONDS", 0.5)
     form, file = divided_among(PRESETS["cartpole"].config, 3).actor, tmp_path / "rehearsal.json"

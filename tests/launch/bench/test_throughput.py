@@ -1,6 +1,5 @@
 """bench throughput and bench scaling: the steady state, the bound, a busy machine, and points."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -8,12 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from actors.environments import environment_spec
 from launch.bench.scaling import summarise, verdict
 from launch.bench.throughput import steady_state
 from launch.cli import main
@@ -77,29 +74,6 @@ def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
             steady_state(CONFIG, too_little, seconds=9.0)
 
 
-@pytest.fixture(scope="module")
-def bound() -> ModuleType:
-    file = ROOT / "docs" / "studies" / "bound.py"
-    spec = importlib.util.spec_from_file_location("bound", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_bound_is_cores_over_the_sum_of_medians(bound: ModuleType) -> None:
-    repeats = {"environment": [250e-6, 250e-6, 900e-6], "acting": [40e-6, 40e-6, 900e-6]}
-    found = bound.bound_figures(repeats | {"gradient": [110e-6, 110e-6, 10e-6]}, 2, 2_000.0)
-    assert found["bound_agent_steps_per_second"] == pytest.approx(5_000.0)
-    assert found["fraction_of_bound"] == pytest.approx(0.4)
-    assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
-
-
-def test_the_gradient_of_an_agent_step_is_that_of_all_epochs(bound: ModuleType) -> None:
-    config = replace(CONFIG, actor=ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3))
-    gradient = bound.make_works(config, environment_spec(config.environment))["gradient"]
-    assert (gradient.units, len(gradient.call())) == (2, 4)
-
-
 def test_an_interrupt_ends_the_measurement_at_once() -> None:
     command = [sys.executable, "-m", "launch.cli", "bench", "throughput", "--actor.environments", "2"]
     with subprocess.Popen(
@@ -123,9 +97,7 @@ def test_the_figures_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture, mo
     assert "agent steps/s" in capsys.readouterr().out
 
 
-def test_a_busy_machine_is_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_busy_machine_is_marked(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     made = rows(1_000)
     monkeypatch.setattr("launch.bench.throughput.train_for", lambda *_: made)
     file = tmp_path / "throughput.json"
@@ -180,9 +152,7 @@ def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_interrupts_keep_points(
-    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_interrupts_keep_points(before: int, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     turns: list[tuple[int | str, int]] = []
 
     def train_for(config: RunConfig, _seconds: float) -> list[dict]:
