@@ -74,18 +74,6 @@ def test_a_pipe_receives_the_file(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, pipe]
 
 
-def test_two_processes_may_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "table.csv"
-    with whole_file(path) as file:
-        file.write("first\n")
-        with monkeypatch.context() as another:
-            another.setattr(os, "getpid", lambda: 1)
-            with whole_file(path) as other:
-                other.write("second\n")
-        assert path.read_text() == "second\n"
-    assert path.read_text() == "first\n"
-
-
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     write_json(tmp_path / "summary.json", {"mean": float("nan"), "row": (1.5, float("inf"), None), "by": {3: "a"}})
     values = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)

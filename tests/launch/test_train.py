@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,17 +23,7 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopReques
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.learner_process import LearnerStart
 from launch.on_ray.placement import Node
-from launch.run.events import (
-    Episodes,
-    Event,
-    Message,
-    Preparing,
-    Progressed,
-    Row,
-    Saved,
-    Started,
-    Stopped,
-)
+from launch.run.events import Episodes, Event, Message, Preparing, Progressed, Row, Saved, Started, Stopped
 from launch.run.folder import RunFolder
 from launch.run.lock import lock_folder
 from launch.settings.resolve import divided_among
@@ -92,9 +81,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("sampled", [0, 64])
-def test_ctrl_c_before_the_first_rollout_leaves_no_folder(
-    sampled: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_before_the_first_rollout_leaves_no_folder(sampled: int, tmp_path: Path, monkeypatch) -> None:
     stop = StopRequest()
 
     def run_learners(*_: Any) -> dict[str, Any]:
@@ -130,17 +117,13 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
     form = "65 x 2 x 32: 4,160 agent steps in flight; an update has 256, the mean of 4 gradients"
     assert f"rollouts:     {form}; returns by the newest weights" in messages
     # Those that may join are counted from the start.
-    for actors, environments in (("2:32", 2), ("1:8", 4)):
-        nodes[:] = [Node("a", "10.0.0.1", 2, 2**38, head=True)]
-        growing = quick(executor="ray", address="10.0.0.1:6379", actors=actors)
-        train(growing, tmp_path / actors, lambda _: None)
-        assert trained[-1].actor.environments == environments
+    nodes[:] = [Node("a", "10.0.0.1", 2, 2**38, head=True)]
+    train(replace(on_nodes, actors="1:8"), tmp_path / "growing", lambda _: None)
+    assert trained[-1].actor.environments == 4
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(error: BaseException, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("launch.train.manifest", Mock(side_effect=error))
     with pytest.raises(type(error)):
         train(quick(), tmp_path / "run", lambda _: None)
@@ -245,19 +228,6 @@ def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train_in_process(quick(), tmp_path, on_event, stop=stop)
     assert not (tmp_path / "saved").exists()
-
-
-class Side(StrEnum):
-    """No module of a driver process."""
-
-    LEFT = "left"
-
-
-@pytest.mark.usefixtures("child")
-def test_settings_of_a_callers_own_type_reach_the_run(tmp_path: Path) -> None:
-    config = quick()
-    config = replace(config, environment=replace(config.environment, options={"side": Side.LEFT}))
-    assert train_in_process(config, tmp_path, lambda _: False).folder == tmp_path
 
 
 PARENT = """
@@ -365,15 +335,6 @@ def test_a_run_that_a_script_starts_in_the_background_can_be_stopped_before_it_t
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_signal_whose_exception_is_lost_stops_the_run_once_it_trains() -> None:
-    with Interrupts() as interrupts:
-        # As in a callback of a weak reference, which Python calls within imports.
-        with suppress(StoppedBeforeTrainingError):
-            send(signal.SIGTERM)
-        with interrupts.training():
-            assert interrupts.requested
 
 
 def test_a_hangup_that_was_ignored_stays_ignored() -> None:

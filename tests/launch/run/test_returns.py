@@ -82,9 +82,7 @@ LENGTHS = {
 
 @pytest.mark.parametrize("environments", [64, 256])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_the_mean_return_of_training_is_of_all_episodes_not_of_the_first_to_end(
-    lengths: str, environments: int
-) -> None:
+def test_the_mean_return_is_of_all_episodes_not_of_the_first_to_end(lengths: str, environments: int) -> None:
     """Environments that begin together and whose return is the length. Here each step of an ended one resets it."""
     true, draw = LENGTHS[lengths]
     random, returns, last = np.random.default_rng(0), TrainingReturns(environments), deque[float](maxlen=100)

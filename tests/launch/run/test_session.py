@@ -15,11 +15,9 @@ import tensorflow as tf
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from sessions import messages_of, quick, session
-from spaces import Given, registered
 from watched_processes import rows as rows_of
 
 from actors.environments import StepResult, VectorEnvironment
-from launch.loop import worker_pool
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
@@ -60,24 +58,6 @@ def test_non_finite_returns_warn_once(cartpole: RunConfig, tmp_path: Path, monke
     assert summary["mean_return_100"] is None
     assert summary["gradients_dropped"]["non_finite"] > 0
     assert sum("non_finite_returns" in message for message in messages_of(run)) == 1
-
-
-def test_actors_that_join_beyond_the_environments_warn_once(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Growing(InlineExecutor):
-        def free_slots(self) -> int:
-            return 4 - self.actors
-
-    monkeypatch.setattr(worker_pool, "_CHECK_SECONDS", 0.0)
-    of_one = cartpole.actor.environments
-    config = replace(cartpole, total_frames=700, actor=replace(cartpole.actor, total_environments=2 * of_one))
-    run = session(config, tmp_path, executor=Growing)
-    run.run()
-    messages = messages_of(run)
-    assert {f"actor {actor_id} joins" for actor_id in (1, 2, 3)} <= set(messages)
-    (warning,) = (message for message in messages if message.startswith("warning: "))
-    assert f"environments in place of {2 * of_one}, " in warning
 
 
 def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -148,9 +128,7 @@ def test_the_episodes_of_duplicates_are_in_no_mean_return(cartpole: RunConfig, t
     assert 0 < summary["untrained_mean_return"] < 500
 
 
-def test_an_error_at_the_end_of_the_actors_loses_nothing(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_at_the_end_of_the_actors_loses_nothing(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(InlineExecutor, "close", Mock(side_effect=RuntimeError("the environment's server\nis gone")))
     config = replace(cartpole, total_frames=500)
     run = session(config, tmp_path)
@@ -162,9 +140,7 @@ def test_an_error_at_the_end_of_the_actors_loses_nothing(
     assert session(config, tmp_path, resume=True).learner.version == summary["updates"]
 
 
-def test_a_full_disk_is_one_warning_of_each_file(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_warning_of_each_file(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
     writers = "launch.run.session.write_json", "launch.run.metrics.append_line", "tensorflow.summary.create_file_writer"
     for writer in writers:
         monkeypatch.setattr(writer, Mock(side_effect=OSError(28, "No space left on device")))
@@ -253,20 +229,6 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
 
 
-def test_an_evaluation_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.loop.coordinator._ALLOWED_AGENT_STEPS", 500)
-    endless = Given(Box(-1.0, 1.0, (2,)), Discrete(2), [np.zeros(2, np.float32)] * 10**6)
-    task = {"environment": {"id": registered("Endless-v0", endless)}, "evaluation": {"every_frames": 100}}
-    run = session(quick(**task, total_frames=1_000), tmp_path)
-    summary = run.run()
-    gymnasium.registry.pop("Endless-v0")
-    # Another one would be due 100 frames later.
-    (line,) = (message for message in messages_of(run) if "given up" in message)
-    assert "is given up: it took " in line
-    assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N; no other regular one is played" in line
-    assert summary["status"] == "frames_reached"
-
-
 TARGET = 15.0
 
 
@@ -336,9 +298,7 @@ def test_a_confirmed_crossing_stops_a_run(cartpole: RunConfig, tmp_path: Path, m
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
-def test_a_failed_confirmation_does_not_become_the_best(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_confirmation_does_not_become_the_best(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
     """Compared with returns of training it would be so until one is higher."""
     savez, measures = np.savez, set[str]()
 
@@ -387,28 +347,6 @@ def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path, monkeypatch: 
 def test_the_longest_episode_is_known_where_a_setting_limits_it() -> None:
     assert longest_episode(PRESETS["pong"].config) == 27_000
     assert longest_episode(PRESETS["cartpole"].config) == 0
-
-
-def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
-    """The reader of a row in which a multiple was reached finds the weights of that moment."""
-    every = 130
-    config = replace(
-        cartpole,
-        total_frames=900,
-        log_every_seconds=1e-9,
-        checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
-    )
-    run = session(config, tmp_path)
-    run.run()
-    events = [event for event in run.view({}).events if isinstance(event, Saved | Row)]
-    frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
-    reached = -1
-    for event in events:
-        if isinstance(event, Saved):
-            reached = max(reached, frames_at.get(event.update, 0) // every)
-        else:
-            assert reached == event.values["frames"] // every
-    assert reached >= 900 // every
 
 
 def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:

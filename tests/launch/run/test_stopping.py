@@ -10,14 +10,7 @@ import pytest
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, evaluation_entry, evaluation_line
 from launch.run.returns import TrainingReturns
-from launch.run.stopping import (
-    Evaluations,
-    TrainingPoint,
-    confirmed_mean,
-    luck,
-    predicted_verdict,
-    reason_to_stop,
-)
+from launch.run.stopping import Evaluations, TrainingPoint, confirmed_mean, luck, predicted_verdict, reason_to_stop
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, WeightSnapshot
 

@@ -1,6 +1,5 @@
 """Copies of a run in remote storage."""
 
-import os
 import shutil
 import threading
 import time
@@ -16,7 +15,7 @@ from launch.interrupts import StopRequest
 from launch.run.events import Event, Saved
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
-from launch.run.storage import RemoteCopy, check_storage, fetch, stamps_of
+from launch.run.storage import RemoteCopy, check_storage, fetch
 from launch.train import train
 from shared.errors import ConfigurationError
 
@@ -201,23 +200,3 @@ def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
     assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
     assert [folder.parent for folder in folders] == [working_folder / "runs"] * 2
     assert run_path("memory://urls/a/seed-1") == folders[0], "it is fetched once in a process"
-
-
-def test_a_copy_takes_files_that_were_replaced_without_growing(tmp_path: Path) -> None:
-    files, copy = fsspec.filesystem("memory"), RemoteCopy(tmp_path, "memory://replaced/run", print)
-    (tmp_path / "summary.json").write_text("one")
-    times = (tmp_path / "summary.json").stat()
-    copy.finish()
-    (tmp_path / "new").write_text("two")
-    os.utime(tmp_path / "new", ns=(times.st_atime_ns, times.st_mtime_ns))
-    (tmp_path / "new").replace(tmp_path / "summary.json")
-    copy.finish()
-    assert files.cat_file("/replaced/run/summary.json") == b"two"
-
-
-def test_unfinished_files_are_not_copied(tmp_path: Path) -> None:
-    copied = ["events.out.tfevents.1.box.partner.org.2.0.v2", "best.npz", "my.tmp.txt"]
-    left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
-    for name in (*copied, *left_out):
-        (tmp_path / name).write_text("")
-    assert set(stamps_of(tmp_path)) == set(copied)
