@@ -21,7 +21,6 @@ import tributary_rl as tributary
 from launch.presets import PRESETS
 from launch.python.run import PlayOptions, Run, resolved_run
 from launch.results.evaluate import PlayArguments
-from launch.settings.resolve import ResolvedRun
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -122,9 +121,7 @@ def test_the_lines_for_mlflow_log_every_row(run: tributary.Run, monkeypatch: pyt
         ({"start_from": "no-such-folder"}, "train --start-from no-such-folder"),
     ],
 )
-def test_a_mistake_is_the_line_of_the_command(
-    arguments: dict[str, Any], command: str, refused: Callable[[str], str], working_folder: Path
-) -> None:
+def test_a_mistake_is_the_line_of_the_command(arguments: dict, command: str, refused, working_folder: Path) -> None:
     with pytest.raises(tributary.ConfigurationError) as raised:
         tributary.train(**arguments)
     assert str(raised.value) == refused(command)
@@ -139,22 +136,13 @@ def test_an_environment_stands_where_a_preset_does() -> None:
 
 
 @pytest.mark.parametrize(("start", "prints"), [(tributary.train, True), (tributary.start, False)])
-def test_train_and_start_have_the_same_arguments(
-    start: Callable[..., Any], prints: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[tuple[Any, ...]] = []
-
-    class Made:
-        def __init__(self, run: ResolvedRun, *given: Any, progress: bool) -> None:
-            made.append((run.config.seed, run.config.total_frames, *given, progress))
-
-        follow = wait = start = lambda _: None
-
-    monkeypatch.setattr("launch.python.run.Training", Made)
+def test_train_and_start_have_the_same_arguments(start: Callable, prints: bool, monkeypatch) -> None:
+    monkeypatch.setattr("launch.python.run.Training", made := MagicMock())
     assert inspect.signature(start).parameters == inspect.signature(tributary.train).parameters
-    for given in ({}, {"progress": True}, {"progress": False}):
-        start("cartpole", seed=7, total_frames=50, run_dir="here", on_row=print, on_event=repr, **given)
-    assert made == [(7, 50, "here", print, repr, shown) for shown in (prints, True, False)]
+    for given, shown in (({}, prints), ({"progress": True}, True), ({"progress": False}, False)):
+        start("cartpole", seed=7, run_dir="here", on_row=print, on_event=repr, **given)
+        run, *others = made.call_args.args
+        assert (run.config.seed, others, made.call_args.kwargs) == (7, ["here", print, repr], {"progress": shown})
     with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
         start("cartpole", sed=7)
 

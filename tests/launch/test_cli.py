@@ -15,7 +15,7 @@ from launch.commands.runs import RunsArguments
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESET_GROUPS, PRESETS
 from launch.run.folder import RunFolder
-from launch.settings.check import check_network
+from launch.settings.check import check_network, check_rules
 from launch.settings.help import MOST_USED, page, settings
 from shared.config import RunConfig
 
@@ -114,9 +114,7 @@ sys.exit(main(["--version"]))
 
 
 @pytest.mark.usefixtures("signals_end")
-def test_sigterm_ends_a_command_as_ctrl_c_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sigterm_ends_a_command_as_ctrl_c_does(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     def terminated(arguments: RunsArguments) -> None:
         assert arguments.sort == "name"
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -133,10 +131,11 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_name_environments_that_exist(preset: str) -> None:
+def test_presets_name_environments_that_exist_and_break_no_rule(preset: str) -> None:
     from actors.environments import environment_spec
 
     config = PRESETS[preset].config
+    check_rules(config)
     check_network(config, environment_spec(config.environment))
 
 
@@ -151,9 +150,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run make settings"
 
 
-def test_help_shows_what_most_runs_change_in_a_narrow_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_shows_what_most_runs_change_in_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["train", "cartpole", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -169,9 +166,7 @@ def test_help_shows_what_most_runs_change_in_a_narrow_terminal(
         assert line in shown
 
 
-def test_the_list_of_presets_says_what_to_install_and_fits_in_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_presets_says_what_to_install_and_fits_in_80_columns(monkeypatch, capsys) -> None:
     for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     assert main(["presets"]) == 0

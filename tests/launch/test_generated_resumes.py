@@ -1,12 +1,10 @@
 """Resumes with one changed setting out of all."""
 
 from operator import attrgetter
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-from changed_settings import another
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sessions import quick
@@ -14,8 +12,6 @@ from sessions import quick
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
-from launch.machine import usable_cores
-from launch.run.events import Message
 from launch.run.folder import RunFolder
 from launch.settings.check import check_checkpoint, on_device, resume_lines
 from launch.settings.files import KINDS, option_name, with_settings
@@ -32,6 +28,28 @@ LEARNING = {
 }  # fmt: skip
 # Each copy gets a process, for seconds; tests of environments have the equality.
 SLOW = {"environment.vectorization"}
+
+
+def another(name: str, value: Any) -> Any:
+    """Another value of a setting, which may be one that is refused."""
+    kind: Any = KINDS[name]
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is Literal:
+        return next(choice for choice in get_args(kind) if choice != value)
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return 0.5 * value or 0.5
+        case tuple():
+            return (*value[1:], value[-1] / 2) if value and isinstance(value[0], int | float) else ("wandb",)
+        case dict():
+            return {"max_episode_steps": 7}
+        case str():
+            return f"{value}-other"
+    return next((other for word, other in (("int", 3), ("float", 0.5)) if word in str(kind)), "other")
 
 
 def first_gradient(config: RunConfig) -> Float32Array:
@@ -85,16 +103,3 @@ def test_some_changes_of_a_resume_are_refused_or_harmless(resumable: tuple, name
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - SLOW))
 def test_a_change_of_a_resume_is_refused_or_harmless(name: str, resumable: tuple) -> None:
     check_change(name, resumable)
-
-
-def test_a_resume_with_more_actors_than_cores_warns_as_a_new_run_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("launch.on_ray.cluster.connect", lambda *_: None)
-    monkeypatch.setattr("launch.on_ray.learner_process.run_learners", lambda *_, **__: {"status": "interrupted"})
-    events, crowded = list[Any](), quick(executor="ray", actors=usable_cores() + 1)
-    train(quick(total_frames=100), tmp_path / "run", lambda _: None)
-    for folder, resume in (("run", True), ("new", False)):
-        train(crowded, tmp_path / folder, events.append, resume=resume)
-    first, second = (event.text for event in events if isinstance(event, Message) and " cores: " in event.text)
-    assert first == second

@@ -20,9 +20,7 @@ def test_a_path_in_a_message_is_one_word_of_a_shell(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(errno.ECONNRESET, "reset"), KeyError("two\nlines")])
-def test_an_unexpected_error_is_one_line_that_names_its_traceback(
-    error: Exception, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_names_its_traceback(error: Exception, capsys, tmp_path: Path, monkeypatch) -> None:
     def fails() -> int:
         raise error
 

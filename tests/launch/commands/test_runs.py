@@ -82,9 +82,7 @@ def test_runs_are_chosen_and_sorted(options: str, expected: list[str], cartpole:
     assert [Path(run["run"]).name for run in found] == expected
 
 
-def test_what_is_not_shown_is_in_the_file(
-    working_folder: Path, capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]
-) -> None:
+def test_what_is_not_shown_is_in_the_file(working_folder: Path, capsys, refused: Callable[[str], str]) -> None:
     assert refused("runs nosuch") == "nosuch: there is no such folder"
     assert main(["runs", "--json", "none.json"]) == 0
     assert "tributary train begins one" in capsys.readouterr().out

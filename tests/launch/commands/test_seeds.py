@@ -5,6 +5,7 @@ import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -37,9 +38,7 @@ def start(folder: Path, settings: str = "") -> Watched:
     return Watched([sys.executable, "-m", "launch.cli", *line.split()], folder.with_suffix(".log"))
 
 
-def test_seeds_go_on_after_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     """And files with the names of our packages, where the user stands, are not in the way."""
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
     with start(folder) as seeds:
@@ -77,9 +76,7 @@ def test_seeds_go_on_after_an_interrupt(
 
 
 @pytest.mark.usefixtures("working_folder")
-def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(monkeypatch, capsys: pytest.CaptureFixture) -> None:
     ends = {1: TrainingFailedError("the learner died"), 2: ConfigurationError("the folder is in use"), 3: None}
     trained = []
 
@@ -107,43 +104,40 @@ def run_of(seed: int, folder: Path, config: RunConfig) -> None:
     (path / "checkpoints" / "update-0.index").touch()
 
 
-def test_all_seeds_start_from_the_run_that_was_the_latest(
-    working_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_of(9, Path("runs/before"), PRESETS["cartpole"].config)
-    starts = []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each seed's call, which trains nothing."""
+    seen: list[dict[str, Any]] = []
 
-    def train(config: RunConfig, folder: Path, *_: object, start_from: Path, **__: object) -> Result:
-        starts.append(start_from.resolve())
-        run_of(config.seed, folder.parent, config)
+    def train(config: RunConfig, folder: Path, *_: object, **options: Any) -> Result:
+        seen.append(options)
+        if options["start_from"]:
+            run_of(config.seed, folder.parent, config)
         return Result(folder, {"status": "frames_reached"})
 
     monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    return seen
+
+
+def test_all_seeds_start_from_the_run_that_was_the_latest(working_folder: Path, calls: list[dict[str, Any]]) -> None:
+    run_of(9, Path("runs/before"), PRESETS["cartpole"].config)
     assert main(["train", "cartpole", "--seeds", "1,2", "--start-from", "latest"]) == 0
-    assert starts == [working_folder / "runs" / "before" / "seed-9"] * 2
+    latest = working_folder / "runs" / "before" / "seed-9"
+    assert [call["start_from"].resolve() for call in calls] == [latest] * 2
 
 
-def test_seeds_go_on_with_the_modules_of_a_file(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_seeds_go_on_with_the_modules_of_a_file(calls: list[dict[str, Any]]) -> None:
     """They are permitted as at the start, without --trust-imports."""
     Path("theirs.py").touch()
     Path("mine.toml").write_text('preset = "cartpole"\n[environment]\nimports = ["theirs"]\n')
     config = PRESETS["cartpole"].config
     run_of(1, Path("study"), replace(config, environment=replace(config.environment, imports=("theirs",))))
-    resumed = []
-
-    def train(_config: RunConfig, folder: Path, *_: object, resume: bool, **__: object) -> Result:
-        resumed.append(resume)
-        return Result(folder, {"status": "frames_reached"})
-
-    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
-    monkeypatch.syspath_prepend(working_folder)
     assert main(["train", "--config", "mine.toml", "--seeds", "1,2", "--run-dir", "study"]) == 0
-    assert resumed == [True, False]
+    assert [call["resume"] for call in calls] == [True, False]
 
 
 def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureFixture) -> None:
-    bad = "--environment.id NoSuchThing-v0"
-    assert main(f"{SMALL} --seeds 1,2 --run-dir runs {bad}".split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {bad}: no such environment")
+    assert main(f"{SMALL} --seeds 1,2 --run-dir runs --environment.id NoSuch-v0".split()) == 2
+    assert capsys.readouterr().err.startswith("error: --environment.id NoSuch-v0: no such environment")
     assert not list(working_folder.iterdir())

@@ -13,7 +13,7 @@ import pytest
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import run as module
-from launch.python.run import Training, resolved_run
+from launch.python.run import Training
 from launch.run.events import Event, Message, Row, Started
 from launch.settings.resolve import ResolvedRun
 from launch.train import OnEvent, Result
@@ -98,22 +98,6 @@ def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, caps
     under_way.wait()
     assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
-
-
-def test_the_other_callback_does_not_revoke_a_stop(make: Make) -> None:
-    rows: list[dict[str, Any]] = []
-    under_way = make(Run("frames_reached"), rows.append, lambda event, _: not isinstance(event, Row))
-    under_way.follow()
-    under_way.wait()
-    assert rows == []
-
-
-def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "mine.toml").write_text("seed = 3")
-    resolved = resolved_run("cartpole", {}, config="~/mine.toml", run_dir="~/run")
-    assert resolved.config.seed == 3
-    assert Training(resolved, "~/run", None, progress=False).path == tmp_path / "run"
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])

@@ -70,10 +70,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
         ("--lern-rate 1", "--lern-rate: there is no such option; did you mean --optimizer.learning-rate?"),
-        (
-            "--environments 4",
-            "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
-        ),
+        ("--environments 4", "--environments: there is no such option; did you mean --actor.environments or --ev"),
         ("--evaluation.x 1", "--evaluation.x: there is no such option; see tributary test --help-all"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),
