@@ -1,7 +1,6 @@
 """Curves of runs, their medians against numbers worked out by hand, and plots of them."""
 
 import html
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -107,17 +106,7 @@ def test_a_time_is_in_its_largest_unit() -> None:
         assert axes.lines[0].get_xdata()[-1] == end
 
 
-def test_a_legend_says_how_many_runs_a_band_is_of() -> None:
-    """Also where they have no common frames."""
-    for curves in (PONG[:2], [PONG[0], PONG[1]._replace(x=PONG[1].x + 2)]):
-        (axes,), labels = drawn(curves)
-        assert (axes.get_title("left"), axes.get_xlim()[0]) == ("ALE/Pong-v5", 0.0)
-        assert labels == ["ALE/Pong-v5: 2 runs"]
-
-
-def test_a_run_counts_once_and_one_without_a_row_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_counts_once_and_one_without_a_row_is_left_out(tmp_path: Path, capsys) -> None:
     row = {"frames": 5, "mean_return_100": 1.0, "episodes": 1, "stage_microseconds": {}}
     for name, seed, rows in (("a", 1, [row]), ("b", 1, [row]), ("c", 2, [row]), ("d", 3, [])):
         written_run(tmp_path / name, rows, RunConfig(seed=seed))
@@ -149,22 +138,6 @@ def test_labels_and_a_grid_for_other_programs(tmp_path: Path, refused: Callable[
         assert run["on_grid"] == pytest.approx(made["grid"])
     line = refused(f"plot {tmp_path} --labels slow")
     assert "--labels slow: 2 are needed, for ALE/Pong-v5, learning_rate 0.001; ALE/Pong-v5, learning_rate" in line
-
-
-def test_a_legend_covers_no_curves() -> None:
-    """It is below the axes, and in the picture."""
-    presets = "impala-deep", "onestep-sarsa-of-a-long-name", "a3c-lstm"
-    many = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], preset=preset) for preset in presets for seed in (1, 2)]
-    groups = bands([*many, *QBERT, curve("CartPole-v1", 1, [0.0]), curve("A-v0", 1, [0.0])])
-    with curves_figure(groups, "frames", "y") as figure:
-        figure.savefig(io.BytesIO())
-        inside, axes = figure.bbox, [each.get_window_extent() for each in figure.axes]
-        legend = figure.legends[0].get_window_extent()
-    assert {round(each.height) for each in axes} == {round(axes[0].height)}
-    assert axes[0].height > inside.height / 5
-    assert not any(legend.overlaps(each) for each in axes)
-    assert inside.x0 <= legend.x0 < legend.x1 <= inside.x1
-    assert inside.y0 <= legend.y0
 
 
 def test_the_metadata_of_a_picture_has_no_folders_of_a_machine(

@@ -34,7 +34,7 @@ from launch.run.folder import RunFolder
 from launch.run.weights import load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError
-from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot
+from shared.types import EvaluationPart, WeightSnapshot
 
 
 def summary_of(returns: Sequence[float], games: Sequence[int], game: str = "CartPole-v1") -> dict[str, Any]:
@@ -185,12 +185,7 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
 
 @pytest.mark.usefixtures("signals_end")
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_evaluation_is_no_score(
-    kind: signal.Signals,
-    cartpole_runs: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_interrupted_evaluation_is_no_score(kind: signal.Signals, cartpole_runs: list, monkeypatch, capsys) -> None:
     play, episodes = Evaluator.play, list[int]()
 
     def interrupted(self: Evaluator, *arguments: Any, **more: Any) -> EvaluationPart:
@@ -290,11 +285,3 @@ def test_a_folder_that_cannot_be_written_to_costs_no_result(tmp_path: Path) -> N
     (run / "evaluation-training.json").mkdir()
     assert main(["evaluate", str(run), "--episodes", "1", "--json", str(file)]) == 1
     assert json.loads(file.read_text())["episodes"] == 1
-
-
-def test_episodes_join_whether_or_not_each_part_has_some() -> None:
-    none = EpisodeStats(np.empty(0), np.empty(0, np.int64))
-    some = EpisodeStats(np.array([1.0, 2.0]), np.array([3, 4]), {"right": np.array([0.5, np.nan])})
-    for parts in ([none, some], [some, none], [none, some, none]):
-        assert EpisodeStats.joined(parts).info["right"][0] == 0.5
-    assert EpisodeStats.joined([none]).info == {}

@@ -54,15 +54,12 @@ def masked(**options: bool) -> dict[str, Any]:
 # A preset and settings of a run with its first weights.
 UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "bounds": ("pendulum", {"network.observation_scaling": "bounds"}),
-    "memory": ("cartpole", {"network.recurrent": "lstm"}),
-    "vectors of actions": ("lunarlander", {"environment.options": {"continuous": True}}),
     "a flat Dict": ("cartpole", {"environment.id": "Flat-v0"}),
     "a memory and an image in a Dict": (
         "images",
         {"environment": SIDES, "network": {"name": "a3c_cnn", "recurrent": "lstm"}},
     ),
-    "a mask in info": ("vectors", masked()),
-    "a mask and Q-learning": ("vectors", masked(in_observation=True) | {"method.name": "q_learning"}),
+    "a mask and Q-learning": ("vectors", masked() | {"method.name": "q_learning"}),
     "masks and a memory": ("vectors", masked(several=True, in_observation=True) | {"network.recurrent": "lstm"}),
     "a mask and images": ("images", masked(in_observation=True, images=True)),
 }

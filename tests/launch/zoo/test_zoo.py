@@ -66,9 +66,7 @@ def test_an_agent_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 60])
-def test_agents_are_listed(
-    columns: int, working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agents_are_listed(columns: int, working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     """A narrow terminal goes without whole columns."""
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["zoo", "--json", "zoo.json"]) == 0
