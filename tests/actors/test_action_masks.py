@@ -53,7 +53,7 @@ Q = MethodConfig(name="q_learning")
         pytest.param(replace(Q, n_step=1), {}, {}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_training_and_evaluation_play_allowed_actions_only(
+def test_only_allowed_actions_are_played(
     method: MethodConfig, options: dict[str, bool], changes: dict[str, Any], cartpole: RunConfig
 ) -> None:
     """The environment raises at any other. Two actors share their graphs."""
@@ -234,22 +234,6 @@ def test_only_a_terminated_episode_may_allow_nothing(monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(result.observations, [[0, 0, 1, 1, 1]] * 2)
     with pytest.raises(EnvironmentFailedError, match=r"^Fixed-v0: step\(\): the mask 'mask' allows no action"):
         third_step([0, 0, 0], "truncated")
-
-
-def test_copies_in_processes_of_their_own_pass_their_masks_on() -> None:
-    played = []
-    for vectorization in ("sync", "async"):
-        options = {"several": True, "in_observation": True}
-        config = replace(PICKY, options=options, imports=("masked_tasks",), vectorization=vectorization)
-        spec, generator = environment_spec(config), np.random.default_rng(0)
-        environments = VectorEnvironment(config, 2)
-        rows = [environments.reset(0)]
-        for _ in range(20):
-            actions = random_actions(spec.actions, 2, generator, spec.split(rows[-1])[1])
-            rows.append(environments.step(actions).observations)
-        environments.close()
-        played.append(rows)
-    np.testing.assert_array_equal(*played)
 
 
 @pytest.mark.parametrize(

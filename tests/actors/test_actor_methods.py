@@ -50,17 +50,6 @@ def test_the_frames_of_the_weights_anneal_epsilon(cartpole: RunConfig) -> None:
         assert (len(actions) > 1) == explores, frames
 
 
-def test_a_uniform_draw_within_the_bounds_is_scaled_to_deviation_1(pendulum: RunConfig) -> None:
-    spec = replace(environment_spec(PENDULUM), observation_bounds=((0.0, -3.0, 1.0), (10.0, 3.0, 2.0)))
-    unscaled = replace(pendulum, network=replace(pendulum.network, observation_scaling="none"))
-    policy, plain = Policy(pendulum, spec), Policy(unscaled, spec)
-    plain.assign(policy.initial_parameters())
-    middle, width = np.array([5.0, 0.0, 1.5], np.float32), np.array([10.0, 6.0, 1.0], np.float32)
-    drawn = np.random.default_rng(0).uniform(-0.5, 0.5, (8, 3)).astype(np.float32)
-    found, expected = policy.values(middle + width * drawn), plain.values(drawn * np.float32(12**0.5))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig, monkeypatch) -> None:
     config = replace(cartpole, method=MethodConfig(name="sarsa"))
     first, second, third = recorded(config, monkeypatch, 3)
@@ -78,9 +67,7 @@ def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig,
     ],
     ids=[*METHODS, "PQN"],
 )
-def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
-    method: MethodConfig, layer_norm: bool, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_are_those_of_rollouts(method: MethodConfig, layer_norm: bool, pong: RunConfig, monkeypatch) -> None:
     """With what acting stored, at the right times, for other weights in each rollout; Sarsa stores nothing."""
     network = replace(pong.network, layer_norm=layer_norm)
     config = replace(pong, method=replace(method, return_lambda=0.9), network=network)
@@ -120,9 +107,7 @@ def test_a_target_network_has_memory_of_its_own(cartpole: RunConfig, monkeypatch
 
 
 @pytest.mark.parametrize("noise", [None, "independent", "spherical", "state_dependent"])
-def test_actions_of_reused_rollouts_have_values_and_log_probs(
-    noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest
-) -> None:
+def test_actions_of_reused_rollouts_have_values_and_log_probs(noise: str | None, cartpole: RunConfig, request) -> None:
     config = cartpole
     if noise is not None:
         config = replace(request.getfixturevalue("pendulum"), exploration=ExplorationConfig(noise=noise))
@@ -234,9 +219,7 @@ def test_an_actor_traces_the_graphs_that_it_uses_and_no_others(cartpole: RunConf
         ("actor", "pendulum", "actor_critic", 150, 60_000),
     ],
 )
-def test_calls_add_no_objects_traces_or_memory(
-    what: str, task: str, method: str, calls: int, most_bytes: int, request: pytest.FixtureRequest
-) -> None:
+def test_calls_leave_no_memory(what: str, task: str, method: str, calls: int, most_bytes: int, request) -> None:
     config = replace(request.getfixturevalue(task), method=MethodConfig(name=method))
     snapshot = WeightSnapshot(0, first_weights(config))
     observations = np.zeros((1, *environment_spec(config.environment).observation_shape), np.float32)

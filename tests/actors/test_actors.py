@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -222,9 +221,7 @@ gymnasium.register("Draws-v0", Draws)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_what_environments_draw_from_global_generators_follows_from_the_seed(
-    vectorization: Any, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_global_generators_follow_from_the_seed(vectorization: Any, cartpole: RunConfig, tmp_path, monkeypatch) -> None:
     (tmp_path / "draws.py").write_text(DRAWS)
     monkeypatch.syspath_prepend(tmp_path)
     environment = EnvironmentConfig(id="draws:Draws-v0", frame_skip=1, vectorization=vectorization)
@@ -321,9 +318,7 @@ def test_the_seconds_of_an_evaluation_are_in_no_stage(cartpole: RunConfig, monke
 
 
 @pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
-def test_each_second_of_a_call_is_in_one_stage(
-    method: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_second_of_a_call_is_in_one_stage(method: str, cartpole: RunConfig, monkeypatch) -> None:
     now = [0.0]
 
     def takes(kind: type, name: str, seconds: float) -> None:
@@ -347,9 +342,7 @@ def test_each_second_of_a_call_is_in_one_stage(
     assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.5, 0.25)
 
 
-def test_an_episode_without_an_end_is_a_line_after_twice_the_time(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_without_an_end_is_a_line_after_twice_the_time(cartpole: RunConfig, monkeypatch) -> None:
     environment = EnvironmentConfig(id="Pendulum-v1", frame_skip=1)
     config = replace(cartpole, environment=environment, evaluation=EvaluationConfig(episodes=1, environments=1))
     now, play, lines = [0.0], Evaluator.play, []

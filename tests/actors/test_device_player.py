@@ -12,12 +12,11 @@ import pytest
 import tensorflow as tf
 from float64 import difference
 from gymnasium.spaces import Box, Dict
-from rollouts import first_weights, make_actor, run, traces
+from rollouts import first_weights, run
 
 from actors.actor import Actor
-from actors.device_player import DevicePlayer, _joined_non_finite
+from actors.device_player import DevicePlayer
 from actors.environments import EnvironmentSpec, environment_spec
-from actors.environments.adapter import NonFinite
 from actors.gradient import GradientGraphs, Gradients
 from actors.player import Player
 from launch.presets import PRESETS
@@ -246,18 +245,6 @@ def test_an_environment_that_fails_ends_the_rollout_and_leaves_no_thread(monkeyp
     assert set(threading.enumerate()) <= before
 
 
-def test_graphs_are_traced_once() -> None:
-    config = config_of("gpu", epochs=2, minibatches=2)
-    actor, weights = make_actor(config), first_weights(config)
-    for version in range(5):
-        run(actor, config, WeightSnapshot(version, weights))
-    first = traces(actor)
-    for version in range(5):
-        run(actor, config, WeightSnapshot(version, weights))
-    assert traces(actor) == first
-    actor.close()
-
-
 @pytest.mark.parametrize(
     ("method", "reuse"),
     [
@@ -268,9 +255,7 @@ def test_graphs_are_traced_once() -> None:
     ],
 )
 @pytest.mark.usefixtures("none_ahead")
-def test_xla_compiles_the_graphs_where_there_is_a_gpu(
-    method: str, reuse: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_xla_compiles_the_graphs_where_there_is_a_gpu(method: str, reuse: dict[str, Any], monkeypatch) -> None:
     config = config_of("gpu", method, **GREEDY, **reuse)
     expected = reports_of(config, 4)
     find_gpus(1, monkeypatch)
@@ -279,13 +264,3 @@ def test_xla_compiles_the_graphs_where_there_is_a_gpu(
         # The order of sums is XLA's: one weight of 91,203 differs by 1.2e-5 of the largest on AMD's Zen 4.
         largest = np.abs(other.gradient).max()
         np.testing.assert_allclose(report.gradient, other.gradient, rtol=0.0, atol=4e-5 * largest)
-
-
-def test_a_replaced_observation_is_of_its_vector() -> None:
-    """Otherwise the moments of observations would take in the zeros that stand for it."""
-    fault = NonFinite(np.array([True, False]), "place[1]")
-    for parts, expected in (([fault, None], [True, False, False, False]), ([None, fault], [False, False, True, False])):
-        joined = _joined_non_finite(parts)
-        assert joined is not None
-        assert (joined.environments.tolist(), joined.number) == (expected, "place[1]")
-    assert _joined_non_finite([None, None]) is None

@@ -31,9 +31,7 @@ def played(config: RunConfig, rollouts: list[Rollout], count: int) -> tuple[Poli
 
 
 @pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
-def test_the_state_goes_on_into_the_next_rollout(
-    method: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_goes_on_into_the_next_rollout(method: str, cartpole: RunConfig, monkeypatch) -> None:
     """Sarsa chooses the first action of the next rollout with the last state of this one."""
     config = remembering(replace(cartpole, method=METHODS[method]))
     policy, rollouts = played(config, recording(monkeypatch), 4)
@@ -54,9 +52,7 @@ def test_the_state_goes_on_into_the_next_rollout(
     assert resets > 3
 
 
-def test_a_truncated_episode_is_bootstrapped_with_its_memory(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_truncated_episode_is_bootstrapped_with_its_memory(cartpole: RunConfig, monkeypatch) -> None:
     """Episodes of 7 steps: the value of the true last observation is that with the old state, and so is the target."""
     environment = EnvironmentConfig(
         id="CartPole-v1", frame_skip=1, clip_rewards=False, options={"max_episode_steps": 7}

@@ -101,9 +101,7 @@ def test_a_reward_costs_its_rollout_and_its_episode(monkeypatch: pytest.MonkeyPa
         {"method": MethodConfig(standardise_advantages=True)},
     ],
 )
-def test_the_last_observation_before_termination_is_unused(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
+def test_the_last_observation_before_termination_is_unused(monkeypatch, settings: dict[str, Any]) -> None:
     # At the end of the first rollout, and later at each of its other times.
     finite = reports(monkeypatch, lambda step: (0 * FINE, 1.0, True, False) if step % 4 == 0 else None, 12, **settings)
     found = reports(monkeypatch, lambda step: (0 * NAN, 1.0, True, False) if step % 4 == 0 else None, 12, **settings)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -182,22 +181,6 @@ def test_equals_its_equations_to_1e_6_over_100_updates(changes: dict) -> None:
     moved = np.abs(expected - START).max()
     assert moved > 0.01
     assert np.abs(ours(config) - expected).max() <= 1e-6 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize(
-    ("config", "optimizer"),
-    [
-        (replace(OPTIMIZER, epsilon=1e-3), keras.optimizers.RMSprop(RATE, rho=0.99, epsilon=1e-3)),
-        (replace(OPTIMIZER, name="adam", epsilon=1e-7), keras.optimizers.Adam(RATE, epsilon=1e-7)),
-    ],
-    ids=["rmsprop", "adam"],
-)
-def test_equals_keras(config: OptimizerConfig, optimizer: keras.optimizers.Optimizer) -> None:
-    variable = keras.Variable(START)
-    for gradient in GRADIENTS:
-        optimizer.apply([tf.constant(gradient)], [variable])
-    # Adam's are 8e-7 apart with AVX2.
-    np.testing.assert_allclose(ours(config), variable.numpy(), rtol=0, atol=3e-6)
 
 
 class Lars(SGD):

@@ -88,9 +88,7 @@ def reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), shape=SHAPES, offset=st.floats(-100, 100), graph=st.booleans())
-def test_an_observation_is_normalised_over_its_units(
-    seed: int, shape: tuple[int, ...], offset: float, graph: bool
-) -> None:
+def test_an_observation_is_normalised_over_units(seed: int, shape: tuple[int, ...], offset: float, graph: bool) -> None:
     x = (np.random.default_rng(seed).normal(size=(3, *shape)) + offset).astype(np.float32)
     expected, inverse_deviation = reference(x.reshape(3, -1).astype(np.float64))
     function = tf.function(normalised, autograph=False) if graph else normalised

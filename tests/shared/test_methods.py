@@ -15,11 +15,9 @@ from networks import Scripted, loss_of, targets_of
 from rollouts import make_policy
 from sessions import train_inline
 
-from shared.config import EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
-from shared.exploration import RandomStream
-from shared.methods.method import Method, RolloutTensors, make_explorer, make_method
-from shared.networks import NetworkOutput
-from shared.registry import EXPLORERS, METHODS, Entry, MethodEntry
+from shared.config import EnvironmentConfig, MethodConfig, RunConfig
+from shared.methods.method import Method, RolloutTensors, make_method
+from shared.registry import METHODS, MethodEntry
 from shared.types import ActionSpec
 
 # Observations are the time index, and networks look their outputs up: Q(s_t, ·) = table[t].
@@ -157,28 +155,6 @@ def untrained(config: RunConfig, updates: int) -> set[str]:
     assert (ledger.dropped, ledger.applied) == ({}, ledger.sampled)
     parts = {name: policy.layout.range_of(name) for name in policy.layout.names}
     return {name for name, part in parts.items() if np.array_equal(before[part], after[part])}
-
-
-class Doubtful(RandomStream):
-    """A user's explorer that explores in training only."""
-
-    def __init__(self, *arguments: object, training: bool) -> None:  # noqa: ARG002
-        super().__init__(0)
-        self.explores = training
-
-    def sample(self, output: NetworkOutput) -> tf.Tensor:
-        return tf.zeros_like(output.features[..., 0], tf.int32)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_an_explorer_of_a_user_is_told_whether_it_trains(
-    training: bool, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(EXPLORERS, "doubtful", Entry(__name__, "Doubtful"))
-    config = replace(cartpole, exploration=ExplorationConfig(name="doubtful"))
-    explorer = make_explorer(config, ActionSpec(2), made("sarsa", config), 1, 0, training=training)
-    assert isinstance(explorer, Doubtful)
-    assert explorer.explores == training
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -74,9 +74,7 @@ def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
     n_step=st.integers(0, 6),
     seed=st.integers(0, 999),
 )
-def test_equals_the_naive_recursion_and_eager_equals_graph(
-    steps: int, batch: int, lam: float, n_step: int, seed: int
-) -> None:
+def test_equals_the_naive_recursion_eager_and_graph(steps: int, batch: int, lam: float, n_step: int, seed: int) -> None:
     settings = {"return_lambda": lam, "n_step": min(n_step, steps) or None}
     random = np.random.default_rng(seed)
     shape = (steps, batch)

@@ -86,9 +86,7 @@ def files_of(run: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in files.items() if name != ".lock"}
 
 
-def test_a_run_goes_on_from_its_copy_elsewhere(
-    programs: Path, server: MotoServer, variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_from_its_copy_elsewhere(programs: Path, server: MotoServer, variables: dict, tmp_path) -> None:
     first, other = tmp_path / "first", tmp_path / "other-machine"
     other.mkdir()
     url = "s3://kept/runs/cartpole"

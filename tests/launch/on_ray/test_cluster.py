@@ -174,9 +174,7 @@ def test_a_typed_address_wins(address: str, variable: str | None, joined: str, m
 @pytest.mark.parametrize(
     "error", [ConnectionError("no GCS"), cluster.ray.exceptions.AuthenticationError("no token was found")]
 )
-def test_what_is_no_cluster_or_takes_another_token_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_cluster_or_takes_another_token_is_one_line(error: Exception, monkeypatch) -> None:
     monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=error))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(

@@ -249,9 +249,7 @@ def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_each_rollout_gets_the_weights_of_its_dispatch(
-    shared_memory: bool, local_calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, local_calls: list, monkeypatch) -> None:
     size, versions = 50_000, 100
     if not shared_memory:
         # As on a machine whose processes cannot reach each other's files, or on another one.
