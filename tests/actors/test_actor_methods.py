@@ -50,6 +50,13 @@ def test_the_frames_of_the_weights_anneal_epsilon(cartpole: RunConfig) -> None:
         assert (len(actions) > 1) == explores, frames
 
 
+@pytest.mark.parametrize("method", ["actor_critic", "q_learning"])
+def test_the_first_policy_prefers_no_action(method: str, cartpole: RunConfig) -> None:
+    policy = make_policy(replace(cartpole, method=MethodConfig(name=method)))
+    preferences = policy.preferences(np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32))
+    assert 0.0 < np.ptp(preferences, axis=1).max() < 0.1
+
+
 def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig, monkeypatch) -> None:
     config = replace(cartpole, method=MethodConfig(name="sarsa"))
     first, second, third = recorded(config, monkeypatch, 3)

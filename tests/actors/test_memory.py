@@ -77,18 +77,23 @@ def test_a_truncated_episode_is_bootstrapped_with_its_memory(cartpole: RunConfig
     np.testing.assert_allclose(returns[-1], 1.0 + 0.99 * last, rtol=1e-5)
 
 
-def test_a_target_network_has_a_memory_of_its_own(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """λ = 1 and no episode's end on the way: without a memory the last observation alone would be enough."""
-    config = remembering(replace(cartpole, method=MethodConfig(name="q_learning")), unroll_length=5)
+@pytest.mark.parametrize("longest", [500, 3])
+def test_a_target_network_has_a_memory_of_its_own(
+    longest: int, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """λ = 1: without a memory the last observation alone would be enough. It is cleared after an episode's end."""
+    environment = replace(cartpole.environment, options={"max_episode_steps": longest})
+    config = replace(cartpole, method=MethodConfig(name="q_learning"), environment=environment)
+    config = remembering(config, unroll_length=5)
     policy, rollouts = played(config, recording(monkeypatch), 2)
     rollout = rollouts[1]
-    assert rollout.mask.all()
+    assert rollout.mask.all() == (longest == 500)
     assert np.abs(rollout.first_state[0]).max() > 0.01
     target = make_policy(config)
     target.assign(first_weights(config, 0.2) * np.float32(0.5))
     state = rollout.first_state
-    for observations in rollout.observations[:-1]:
-        state = target.greedy(observations, state).state
+    for observations, mask in zip(rollout.observations[:-1], rollout.mask, strict=True):
+        state = tuple(part * mask[:, None] for part in target.greedy(observations, state).state)
     arrays = tf.nest.map_structure(tf.convert_to_tensor, rollout)
     zeros = tf.zeros_like(arrays.rewards)
     returns = targets_of(policy.method, policy.network, target.network, arrays, zeros).returns

@@ -29,10 +29,10 @@ def gradients(count: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(count, P)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("mean", "scale"), [(False, 1.0), (True, 0.25)])
-def test_n_pushes_equal_one_push_of_the_sum(mean: bool, scale: float) -> None:
-    # The sum is clipped, with a norm of 63, and the mean is not.
-    limited = replace(OPTIMIZER, max_gradient_norm=20.0)
+@pytest.mark.parametrize(("mean", "scale", "limit"), [(False, 1.0, 20.0), (True, 0.25, 20.0), (True, 0.25, 10.0)])
+def test_n_pushes_equal_one_push_of_the_sum(mean: bool, scale: float, limit: float) -> None:
+    # The sum has a norm of 63, and the mean one of 16.
+    limited = replace(OPTIMIZER, max_gradient_norm=limit)
     many, one = accumulator(4, limited, mean=mean), accumulator(1, limited)
     pushed = gradients(4)
     results = [many.push(gradient, 0.01) for gradient in pushed]
