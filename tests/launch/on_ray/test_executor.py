@@ -125,6 +125,20 @@ def test_a_node_may_end_moments_after_its_actors(lost: bool, cartpole: RunConfig
     assert executor.calls_in_flight == 1
 
 
+def test_actors_have_five_seconds_to_close_their_environments(cartpole: RunConfig, ray: FakeRay, monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    executor, (closed, hung) = made(cartpole, 2), ray.processes
+    for actor_id in (0, 1):
+        executor.remove(actor_id)
+    assert [(call.process, call.method) for call in ray.calls] == [(closed, "close"), (hung, "close")]
+    ray.end(ray.calls[0], None)
+    for now, killed in ((0.0, [closed]), (4.9, [closed]), (5.0, [closed, hung])):
+        clock.now = now
+        executor.next_completion()
+        assert ray.killed == killed
+
+
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
 # Actors of a node, gradients of an update.
 ACTORS, K = 4, 8
