@@ -1,6 +1,7 @@
 """Environments of all kinds of spaces: what a network sees of their observations, and what they get for its actions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -156,6 +157,10 @@ def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
     environment.step(np.zeros(1, np.int32))
     after_reset = environment.step(np.zeros(1, np.int32)).observations
     assert after_reset[0, 15, 15].tolist() == [10, 10, 10]
+    # Of a repeated action the last image is seen.
+    repeating = VectorEnvironment(replace(settings, frame_skip=2), 1)
+    repeating.reset(0)
+    assert repeating.step(np.zeros(1, np.int32)).observations[0, 15, 15].tolist() == [10, 10, 30]
 
 
 @pytest.mark.parametrize(
