@@ -15,12 +15,14 @@ from rich.console import Console
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
+from launch.files import to_json
 from launch.interrupts import StopRequest
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
+from launch.run.metrics import OWN, append_line
 from launch.run.modules import imports_permitted
 from launch.run.weights import WeightsName
 from launch.settings.files import by_full_name, read_value
@@ -188,6 +190,9 @@ class Training:
         self._started, self._ended = threading.Event(), threading.Event()
         self._stop = StopRequest()
         self._error: BaseException | None = None
+        # Recorded numbers that no row has yet, and the last row.
+        self._unwritten: dict[str, float] = {}
+        self._row: dict[str, Any] = {}
 
     @property
     def running(self) -> bool:
@@ -199,8 +204,13 @@ class Training:
         self._stop.request("stop()")
 
     def record(self, numbers: Mapping[str, float]) -> None:
-        """Add these numbers to the next row of the run, to TensorBoard and W&B, as own/NAME. Returns at once."""
-        self._stop.numbers.update({str(name): float(value) for name, value in numbers.items()})
+        """Add these numbers to the next row of the run, to TensorBoard and W&B, as own/NAME. Returns at once.
+
+        Those that come after the last row are in a copy of it at the end of metrics.jsonl.
+        """
+        row = {str(name): float(value) for name, value in numbers.items()}
+        self._unwritten |= row
+        self._stop.numbers.update(row)
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until the run has ended, at most `timeout` seconds. Returns the run, done or stopped.
@@ -250,6 +260,11 @@ class Training:
             display.show(event)
             if isinstance(event, Started):
                 self._started.set()
+            if isinstance(event, Row):
+                self._row = event.values
+                for name, value in list(self._unwritten.items()):
+                    if self._row.get(OWN + name) == value:
+                        del self._unwritten[name]
             try:
                 goes_on = None if self._on_event is None else self._on_event(event, self)
                 if isinstance(event, Row) and self._on_row is not None and not _is_false(goes_on):
@@ -265,6 +280,13 @@ class Training:
             )
         except TrainingFailedError as error:
             raise TrainingFailedError(f"{error} ({self.path})") from error
+        if self._unwritten and self._row:
+            # Readers take the later one of two rows with the same frames.
+            late = {OWN + name: value for name, value in self._unwritten.items()}
+            try:
+                append_line(RunFolder(self.path).metrics, to_json(self._row | late).encode() + b"\n")
+            except OSError as error:
+                display.message(f"warning: the last recorded numbers were not written: {error.strerror}")
         if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
 

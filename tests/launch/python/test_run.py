@@ -1,5 +1,6 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -98,6 +99,37 @@ def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, caps
     under_way.wait()
     assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
+
+
+def test_numbers_that_come_after_the_last_row_are_in_a_copy_of_it(make: Make, tmp_path: Path) -> None:
+    """Where the callback takes longer than the rest of a short run. Those that a row has are written once."""
+
+    def on_event(event: Event, training: Training) -> None:
+        if isinstance(event, Started):
+            training.record({"in_a_row": 1.0})
+        elif isinstance(event, Row):
+            training.record({"late": 2.5, "later": 3})
+
+    under_way = make(Run("frames_reached", {"frames": 8, "own/in_a_row": 1.0}), None, on_event)
+    under_way.follow()
+    under_way.wait()
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"frames": 8, "own/in_a_row": 1.0, "own/late": 2.5, "own/later": 3.0}
+
+
+def test_late_numbers_that_cannot_be_written_end_no_run(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def on_event(event: Event, training: Training) -> None:
+        if isinstance(event, Row):
+            training.record({"late": 2.5})
+            # As on a full disk: it cannot be opened.
+            (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True, exist_ok=True)
+
+    under_way = make(Run("frames_reached", {"frames": 8}), None, on_event, progress=True)
+    under_way.follow()
+    under_way.wait()
+    assert "warning: the last recorded numbers were not written: Is a directory" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])
