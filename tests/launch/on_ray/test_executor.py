@@ -231,6 +231,11 @@ def test_actors_that_start_between_two_calls_get_the_weights_of_the_first(cartpo
     for memory in (weights, target):
         memory.parameters.fill(2.0)
     assert [one.parameters.tolist() for one in published] == [[1.0, 1.0]] * 2
+    # An evaluation comes with its weights, which may be older.
+    actors.publish_evaluation_weights = published.append
+    actors.completions.append(report(1, 2, 1))
+    node.handle(Call(snapshot(0), None, EvaluationShare(1, "sampled", 0, 1, 1)))
+    assert published[-1].version == 0
 
 
 def test_the_reason_of_a_full_memory_is_no_pointer_to_rays_pages() -> None:
