@@ -112,6 +112,7 @@ class RunReport:
             "seed": self.config.seed,
             "status": self.status,
             **last,
+            "wall_seconds": last["elapsed_seconds"],
             "startup_seconds": read_object(self.folder.summary).get("startup_seconds"),
             "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
