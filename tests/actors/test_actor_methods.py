@@ -57,6 +57,17 @@ def test_the_first_policy_prefers_no_action(method: str, cartpole: RunConfig) ->
     assert 0.0 < np.ptp(preferences, axis=1).max() < 0.1
 
 
+def test_a_uniform_draw_within_the_bounds_is_scaled_to_deviation_1(pendulum: RunConfig) -> None:
+    spec = replace(environment_spec(PENDULUM), observation_bounds=((0.0, -3.0, 1.0), (10.0, 3.0, 2.0)))
+    unscaled = replace(pendulum, network=replace(pendulum.network, observation_scaling="none"))
+    policy, plain = Policy(pendulum, spec), Policy(unscaled, spec)
+    plain.assign(policy.initial_parameters())
+    middle, width = np.array([5.0, 0.0, 1.5], np.float32), np.array([10.0, 6.0, 1.0], np.float32)
+    drawn = np.random.default_rng(0).uniform(-0.5, 0.5, (8, 3)).astype(np.float32)
+    found, expected = policy.values(middle + width * drawn), plain.values(drawn * np.float32(12**0.5))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig, monkeypatch) -> None:
     config = replace(cartpole, method=MethodConfig(name="sarsa"))
     first, second, third = recorded(config, monkeypatch, 3)
