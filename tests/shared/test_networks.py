@@ -29,6 +29,13 @@ def weights_of(network: Network) -> dict[str, np.ndarray]:
     return {variable.path: variable.numpy().astype(np.float64) for variable in network.variables}
 
 
+def test_layers_of_one_shape_start_from_different_weights() -> None:
+    made = network("mlp", shape=(6,), hidden_sizes=(6, 6), trained=False)
+    alike = [values for path, values in weights_of(made).items() if values.shape == (6, 6)]
+    assert len(alike) >= 2
+    assert not any(np.allclose(one, other) for i, one in enumerate(alike) for other in alike[:i])
+
+
 def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0.0)
 

@@ -109,6 +109,7 @@ def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, came: An
         (Discrete(3), 0.5, "with 0.5, where a whole number from 0 to 2 is expected"),
         (MultiBinary(2), [0, 2], "the observation has 2, which its space int8 [2] has not"),
         (MultiDiscrete([2, 3], start=[1, 1]), [1, 0], "the observation has 0, which its space int64 [2] has not"),
+        (MultiDiscrete([2, 3], start=[1, 1]), [2, 4], "the observation has 4, which its space int64 [2] has not"),
         (Dict({"a": TWO, "b": Discrete(2)}), {"a": [0, 0]}, "is a dict with 'a', where a dictionary with 'a', 'b'"),
         (Tuple((TWO, TWO)), ([0, 0],), "is a tuple of 1 (list), where a tuple of 2 is expected"),
         (Tuple((TWO, TWO)), ([0, 0],) * 3, "is a tuple of 3 (list, list, list), where a tuple of 2 is expected"),

@@ -22,7 +22,7 @@ from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from shared.config import ActorConfig, EnvironmentConfig, LearnerConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, register_method
+from shared.registry import METHODS, SCHEDULES, Entry, import_modules, register_method
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 
@@ -67,6 +67,18 @@ def test_a_schedule_without_a_factor(body: str, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConfigurationError, match=r"^--optimizer.schedule bad: must give a finite factor of 0 or more"):
         check_network(config, replace(IMAGES, images=False))
     del sys.modules[tmp_path.name]
+
+
+def test_the_modules_of_the_working_folder_shadow_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    for folder, name in ((tmp_path, "theirs"), (tmp_path / "installed", "theirs"), (tmp_path, "ours")):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}_{tmp_path.name}.py").touch()
+    sys.path.append(str(tmp_path / "installed"))
+    import_modules([f"ours_{tmp_path.name}", f"theirs_{tmp_path.name}"])
+    ours, theirs = (sys.modules.pop(f"{name}_{tmp_path.name}") for name in ("ours", "theirs"))
+    assert (Path(str(ours.__file__)).parent, Path(str(theirs.__file__)).parent) == (tmp_path, tmp_path / "installed")
 
 
 LSTM = NetworkConfig(recurrent="lstm")
