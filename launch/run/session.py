@@ -73,6 +73,7 @@ class TrainingSession:
     ) -> None:
         self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
         self.config, self.folder, self._resumed = config, RunFolder(folder), resume
+        self._has_new_settings = resume
         self._messages = Messages(self.folder.log)
         self.log, self.earlier = self._messages.log, RunCounts()
         policy, first = Policy(config, spec), self.folder.first_weights
@@ -299,12 +300,10 @@ class TrainingSession:
             parameters = learner.snapshot().parameters
             self._best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
         try:
-            if self._resumed and self._coordinator.messages:
-                # A resume that fails before its first report leaves the settings of the checkpoint.
-                self.folder.write_config(self.config)
             self._checkpoints.save(learner.version)
             self._messages.emit(Saved(learner.version))
-        except (CheckpointError, OSError) as error:
+            self._write_new_settings()
+        except CheckpointError as error:
             if last:
                 lost = "what was learned since the checkpoint before it"
                 raise TrainingStoppedError(f"{error}; {lost} is lost") from error
@@ -312,6 +311,16 @@ class TrainingSession:
             self.log(f"warning: {error}; training goes on")
         if self._copy is not None:
             self._copy.start()
+
+    def _write_new_settings(self) -> None:
+        """Write the settings of a resumed run, once. One that fails before its first report leaves the earlier ones."""
+        if not self._has_new_settings or not self._coordinator.messages:
+            return
+        try:
+            self.folder.write_config(self.config)
+            self._has_new_settings = False
+        except OSError as error:
+            self.log(f"warning: {self.folder.settings_file.name} could not be written: {error.strerror}")
 
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
