@@ -23,6 +23,7 @@ from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.presets import PRESETS
 from launch.run.events import Event, Message, Row, Saved
+from launch.run.folder import RunFolder
 from launch.run.session import longest_episode
 from launch.run.summary import LearnerDeath, RunCounts
 from launch.train import train
@@ -174,6 +175,20 @@ def test_a_full_disk_costs_checkpoints(cartpole: RunConfig, tmp_path: Path, monk
     assert len(warnings) == len(tried) - 3 > 1
     assert any("since the checkpoint before it is lost" in event.text for event in events if isinstance(event, Message))
     assert session(config, tmp_path, resume=True).learner.version == tried[1] > tried[0]
+
+
+def test_new_settings_of_a_resume_are_written_once_and_a_full_disk_for_them_costs_no_checkpoint(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(cartpole, total_frames=300, checkpoint=CheckpointConfig(every_frames=100, every_seconds=1e9))
+    session(config, tmp_path).run()
+    write = Mock(side_effect=[OSError(28, "No space left on device"), None])
+    monkeypatch.setattr(RunFolder, "write_config", write)
+    run = session(replace(config, total_frames=900), tmp_path, resume=True)
+    assert run.run()["status"] == "frames_reached"
+    assert write.call_count == 2
+    saved = [event for event in run.view({}).events if isinstance(event, Saved)]
+    assert len(saved) > 3
 
 
 def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
