@@ -14,7 +14,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult
 from launch.on_ray.actor_process import ActorProcess
-from launch.on_ray.transport import Call, serve
+from launch.on_ray.transport import REPLY_VECTORS, Call, serve
 from shared.config import RunConfig
 from shared.types import Float32Array, GradientReport, Heartbeat
 
@@ -83,7 +83,7 @@ class RehearsedProcess(ActorProcess):
         serve(self._channel, self.handle, self._write_once)
 
     def _write_once(self, vector: Float32Array, gradient: Float32Array) -> None:
-        if self._written < 2:
+        if self._written < REPLY_VECTORS:
             np.copyto(vector, gradient)
             self._written += 1
 

@@ -70,8 +70,11 @@ class Display:
                 # A pipe or a log has the messages, which remain true.
                 if self._console.is_terminal and not self._reported:
                     self.wait_for(text)
-            case Started(actors=actors):
-                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}")
+            case Started(actors=actors, config=config):
+                text = f"starting {actors} actor{'s' * (actors > 1)}"
+                if steps := config.actor.most_rollouts_ahead * config.actor.agent_steps_in_flight:
+                    text += f"; each first plays up to {steps:,} agent steps, which are not counted"
+                self.wait_for(text)
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
@@ -161,10 +164,11 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
     remaining, rate = usual - progress.agent_steps, progress.agent_steps_per_second
     if remaining <= 0 or not rate:
         return None
-    return (
-        f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps: at {rate:,.0f} a second it is "
-        f"reached in about {duration(remaining / rate)}; seeds differ by a factor of two"
-    )
+    takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
+    if usual * config.environment.frame_skip > config.total_frames:
+        return f"{takes}, and --total-frames {config.total_frames} ends the run before"
+    reached = f"it is reached in about {duration(remaining / rate)}; seeds differ by a factor of two"
+    return f"{takes}: at {rate:,.0f} a second {reached}"
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:

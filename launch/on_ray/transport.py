@@ -40,6 +40,8 @@ _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _ONE_EVENT = select.EPOLLIN | select.EPOLLONESHOT
 _NO_GRADIENT = np.empty(0, np.float32)
+# Of an actor, in turn: its last gradient stays while it writes the next one.
+REPLY_VECTORS = 2
 
 
 class VectorAddress(NamedTuple):
@@ -106,7 +108,7 @@ class LocalTransport:
         self._read[connection] = read
         reply_in: tuple[VectorAddress, ...] = ()
         if not connection.reply_in:
-            connection.reply_in.extend(SharedVector(call.weights.parameters.size) for _ in range(2))
+            connection.reply_in.extend(SharedVector(call.weights.parameters.size) for _ in range(REPLY_VECTORS))
             reply_in = tuple(vector.address for vector in connection.reply_in)
         if target is None and call.share is None and not reply_in:
             if self._message[0] is not weights:

@@ -239,7 +239,9 @@ def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: "
 
 
 def protocol_line(description: dict[str, Any]) -> str:
-    facts = [f"{name.replace('_', ' ')} {value}" for name, value in description.items() if name != "name"]
+    facts = [
+        f"{name.replace('_', ' ')} {value}" for name, value in description.items() if name != "name" and value != {}
+    ]
     return f"protocol {description['name']}: {'; '.join(facts)}"
 
 

@@ -96,6 +96,7 @@ class ResolvedRun(NamedTuple):
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
         preset_chosen: the preset follows from the environment, not from the user.
+        chosen_in_file: names of the settings that a TOML file changes, except to their defaults.
         typed_name: the name that the user gives to the run.
     """
 
@@ -104,6 +105,7 @@ class ResolvedRun(NamedTuple):
     resume: Path | None = None
     start_from: Path | None = None
     preset_chosen: bool = False
+    chosen_in_file: Collection[str] = ()
     typed_name: str | None = None
 
     @property
@@ -138,6 +140,8 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
         with imports_permitted(*config.environment.modules):
             RunFolder(base.start_from).read_config("start_from")
     check_effects(config, request.settings)
+    with errors_of(request.config):
+        check_effects(config, base.chosen_in_file)
     check_rules(config)
     return base._replace(config=config, typed_name=request.name)
 
@@ -292,7 +296,7 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         changed = with_settings(config, _with_frame_skip(config, file.settings))
         values = {name: attrgetter(name) for name in file.settings}
         choices = [name for name, of in values.items() if of(changed) not in (of(config), of(RunConfig()))]
-        return run._replace(config=_without_derivation(changed, [*choices, *alone]))
+        return run._replace(config=_without_derivation(changed, [*choices, *alone]), chosen_in_file=choices)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:

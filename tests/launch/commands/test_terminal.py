@@ -17,7 +17,7 @@ from terminal import DEADLINE_SECONDS, Terminal
 from waiting import UNTIL_FRAMES
 from watched_processes import rows
 
-from launch.commands.display import Display, progress_line, progress_table, summary_lines
+from launch.commands.display import Display, expectation_line, progress_line, progress_table, summary_lines
 from launch.presets import PRESETS
 from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
@@ -200,11 +200,25 @@ def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> N
     assert progress_line(replace(slow, elapsed_seconds=2.0, frames=241), config).endswith(" -")
 
 
-def test_no_table_of_zeros_before_the_actors_report(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_too_short_for_its_return_says_so(cartpole: RunConfig) -> None:
+    now = Progress(agent_steps=1_000, agent_steps_per_second=500.0)
+    for frames, words in ((10_000, ", and --total-frames 10000 ends the run"), (11_000, ": at 500 a second it is")):
+        line = expectation_line(11_000, now, replace(cartpole, stop_at_return=475.0, total_frames=frames))
+        assert f"a return of 475 usually takes 11,000 agent steps{words}" in str(line)
+
+
+@pytest.mark.parametrize(
+    ("actors", "fresh", "words"),
+    [(1, False, "starting 1 actor…"), (64, True, "starting 64 actors; each first plays up to 1,020 agent steps,")],
+)
+def test_no_table_of_zeros_before_the_actors_report(
+    actors: int, fresh: bool, words: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.commands.display.time", SimpleNamespace(monotonic=lambda: 7.0))
     console = screen()
-    with Display(cartpole, console) as display:
-        for event in (Preparing("starting Ray"), Started("run", cartpole, 2), Preparing("building networks")):
+    config = replace(cartpole, actor=replace(cartpole.actor, fresh_gradients=fresh))
+    with Display(config, console) as display:
+        for event in (Preparing("starting Ray"), Started("run", config, actors), Preparing("building networks")):
             display.show(event)
         # A resumed run has what was played before.
         display.update(Progress(frames=500, agent_steps=125))
@@ -212,11 +226,11 @@ def test_no_table_of_zeros_before_the_actors_report(cartpole: RunConfig, monkeyp
         display.update(replace(LARGE, frames=1000))
         display.show(Preparing("too late"))
     assert "starting Ray… 0 s" in before
-    assert "starting 2 actors…" in before
+    assert words in before
     assert "building networks… 0 s" in before
     assert "frames" not in before
     # Each is written over the lines of the one before it.
-    assert before.count("\n") == 0
+    assert before.count("\n") == fresh, "one line is wider than the screen"
     assert "1,000 (1.0 %)" in shown_by(console)
     assert "too late" not in shown_by(console)
 

@@ -14,7 +14,7 @@ import pytest
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import run as module
-from launch.python.run import Training
+from launch.python.run import Training, resolved_run
 from launch.run.events import Event, Message, Row, Started
 from launch.settings.resolve import ResolvedRun
 from launch.train import OnEvent, Result
@@ -130,6 +130,14 @@ def test_late_numbers_that_cannot_be_written_end_no_run(
     under_way.follow()
     under_way.wait()
     assert "warning: the last recorded numbers were not written: Is a directory" in capsys.readouterr().out
+
+
+def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_text("seed = 3")
+    resolved = resolved_run("cartpole", {}, config="~/mine.toml", run_dir="~/run")
+    assert resolved.config.seed == 3
+    assert Training(resolved, "~/run", None, progress=False).path == tmp_path / "run"
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])

@@ -1,5 +1,6 @@
 """Settings that are refused before a worker starts; the name of a run."""
 
+import re
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -111,6 +112,10 @@ def test_a_file_of_all_settings_is_no_choice(tmp_path: Path) -> None:
         # Without its preset, as from a run's config.json, it is over another one.
         file.write_text(as_toml(PRESETS["cartpole-q"].config, preset))
         assert resolve_request(TrainRequest(config=file)).config == PRESETS["cartpole-q"].config
+    file.write_text('preset = "cartpole"\nenvironment.max_noops = 7\n')
+    line = f"{file}: --environment.max-noops 7: is for Atari; leave it out with CartPole-v1"
+    with pytest.raises(ConfigurationError, match=re.escape(line)):
+        resolve_request(TrainRequest(config=file))
 
 
 def test_what_is_declared_is_a_choice_and_agrees_with_the_help() -> None:
