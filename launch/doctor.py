@@ -9,24 +9,15 @@ import platform
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from timeit import repeat, timeit
+from timeit import repeat
 from typing import Any, NamedTuple
 
-from launch.machine import (
-    actors_in,
-    busy,
-    load_average,
-    machine_bytes,
-    pretended_gpus,
-    usable_cores,
-    usable_gpus,
-)
+from launch.machine import actors_in, machine_bytes, pretended_gpus, usable_cores, usable_gpus
 from launch.processes import module_command, module_environment
 from launch.provenance import source_digest, versions
 from launch.tensorflow_setup import kernels
-from shared.errors import ConfigurationError, typed_line
+from shared.errors import ConfigurationError
 
 _LEAST_SHARED_BYTES = 512 * 2**20
 _GPU_SECONDS = 300.0
@@ -51,47 +42,8 @@ def quick_probe() -> dict[str, Any]:
 
 
 def probe() -> dict[str, Any]:
-    """The same with the load, the GPUs, and measured times of an environment step and of a graph call."""
-    load = load_average()
-    # Before TensorFlow is imported here, which hides the GPUs.
-    report = {**quick_probe(), "load_average": load, "busy": busy(load), "gpu": probe_gpus()}
-    for name, measure in (("environment", _step_microseconds), ("graph", _graph_microseconds)):
-        try:
-            report[f"{name}_microseconds"] = measure()
-        except Exception as error:
-            # Any failure is a result of the probe.
-            report[f"{name}_error"] = typed_line(error, 200)
-    return report
-
-
-def _step_microseconds() -> float:
-    import numpy as np
-
-    from actors.environments import VectorEnvironment
-    from shared.config import EnvironmentConfig
-
-    environments, actions = VectorEnvironment(EnvironmentConfig(), 8), np.zeros(8, np.int32)
-    environments.reset(0)
-    seconds = timeit(lambda: environments.step(actions), number=50)
-    environments.close()
-    return 1e6 * seconds / (50 * 8)
-
-
-def _graph_microseconds() -> float:
-    import numpy as np
-
-    from launch.tensorflow_setup import prepare_tensorflow
-
-    if "tensorflow" not in sys.modules:
-        prepare_tensorflow(gpu=False)
-    import tensorflow as tf
-
-    from shared.graph import Graph
-
-    weights = tf.Variable(np.eye(256, dtype=np.float32))
-    graph = Graph(lambda x: tf.matmul(x, weights), [tf.TensorSpec((32, 256), tf.float32)])
-    observations = np.ones((32, 256), np.float32)
-    return 1e6 * timeit(lambda: graph(observations), number=200) / 200
+    """The same with the GPUs."""
+    return quick_probe() | {"gpu": probe_gpus()}
 
 
 class Finding(NamedTuple):
@@ -127,9 +79,6 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tu
 
 
 def _shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, module in (("environment", "ale_py.vector_env"), ("graph", "tensorflow")):
-        if f"{name}_error" in report:
-            yield f"the {name} does not run: {report[f'{name}_error']}", f"run there: python -c 'import {module}'"
     if not actors_in(report["memory_bytes"], learner=True):
         yield f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"
     shared = report["shared_memory_bytes"]

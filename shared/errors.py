@@ -57,8 +57,8 @@ def one_line(error: BaseException, most: int = _LONGEST) -> str:
     return escaped(" ".join(_GRAPH_NODE.sub("", text).split()))[:most] or type(error).__name__
 
 
-def typed_line(error: BaseException, most: int = _LONGEST) -> str:
-    name, line = type(error).__name__, one_line(error, most)
+def typed_line(error: BaseException) -> str:
+    name, line = type(error).__name__, one_line(error)
     return line if line == name else f"{name}: {line}"
 
 

@@ -15,8 +15,7 @@ from launch.provenance import provenance
 
 @dataclass(frozen=True)
 class DoctorArguments:
-    """Check this machine, or every node of a cluster: versions, game files, memory, a real environment step, a real
-    graph call, and a convolution on a GPU."""
+    """Check this machine, or every node of a cluster: versions, memory, and a convolution on each GPU."""
 
     address: str = "local"
     """Ray cluster to check, as in tributary train. local: this machine alone."""
@@ -51,13 +50,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
                 print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
-    busy = [report for report in reports if report.get("busy")]
-    for report in busy:
-        print_line(console, f"{report['node']}: busy, {report['busy']}: the times are too long, and training is slower")
-    if findings:
-        console.print(f"{len(findings)} found", highlight=False)
-    elif not busy:
-        console.print("all is well", highlight=False)
+    console.print(f"{len(findings)} found" if findings else "all is well", highlight=False)
 
 
 def _described(report: dict[str, Any]) -> str:
@@ -65,9 +58,4 @@ def _described(report: dict[str, Any]) -> str:
     gib = f"{report['memory_bytes'] / 2**30:.1f} GiB"
     if report["shared_memory_bytes"] is not None:
         gib += f" ({report['shared_memory_bytes'] / 2**30:.1f} shared)"
-    step, graph = (
-        f"{report[name]:.0f} µs" if name in report else "fails"
-        for name in ("environment_microseconds", "graph_microseconds")
-    )
-    load = f"load {report['load_average']:.1f}"
-    return f"{report['cores']} cores, {gib}, {load}, environment step {step}, graph call {graph}, {report['kernels']}"
+    return f"{report['cores']} cores, {gib}, {report['kernels']}"

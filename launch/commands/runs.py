@@ -1,14 +1,12 @@
 """Runs of other processes: `tributary runs` lists them, and `tributary stop` ends one."""
 
-import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -36,24 +34,14 @@ from shared.errors import ConfigurationError, setting_error
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
-# The runs are found in the order of time.
-_ORDERS: dict[str, Callable[[RunStatus], Any]] = {
-    "time": lambda _: 0,
-    "name": lambda run: str(run.folder.path),
-    "return": lambda run: math.inf if (mean := run.row.get("mean_return_100")) is None else -mean,
-}
 
 
 @dataclass(frozen=True)
 class RunsArguments:
-    """List runs, the newest first unless sorted otherwise: their status, progress and return."""
+    """List runs, the newest first: their status, progress and return."""
 
     folder: Operand[Path] = Path("runs")
     """Folder of the run folders."""
-    name: str | None = None
-    """List only runs whose folder has this text in its name."""
-    sort: Literal["time", "name", "return"] = "time"
-    """time: the newest first. name: by the names of the folders. return: the best mean return of 100 episodes first."""
     all: bool = False
     """List all runs, not only the newest 20 and the running ones."""
     json: Path | None = None
@@ -66,8 +54,6 @@ class StopArguments:
 
     run: Operand[RunPath]
     """Folder of the run; latest: the newest run."""
-    now: bool = False
-    """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
 
 
 def list_runs(arguments: RunsArguments) -> None:
@@ -77,14 +63,11 @@ def list_runs(arguments: RunsArguments) -> None:
         raise ConfigurationError(f"{folder}: there is no such folder")
     runs, left_out = [], []
     for path in run_folders(folder):
-        if arguments.name is not None and arguments.name not in str(path.relative_to(folder)):
-            continue
         try:
             runs.append(run_status(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
-    runs.sort(key=_ORDERS[arguments.sort])
     recent = [run for i, run in enumerate(runs) if arguments.all or i < _MOST_SHOWN or run.holder]
     if recent:
         console.print(runs_table(recent, folder, console), highlight=False)
@@ -108,11 +91,7 @@ def stop(arguments: StopArguments) -> int:
     # It may have ended by itself.
     with suppress(ProcessLookupError):
         os.kill(holder.pid, signal.SIGINT)
-        print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
-        if arguments.now:
-            # Two signals in immediate succession may arrive as one.
-            time.sleep(2 * _LOCK_POLL_SECONDS)
-            os.kill(holder.pid, signal.SIGINT)
+        print_line(console, f"asked process {holder.pid} to finish and save")
     try:
         while holder_of(folder) == holder:
             time.sleep(_LOCK_POLL_SECONDS)

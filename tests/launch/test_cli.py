@@ -116,7 +116,7 @@ sys.exit(main(["--version"]))
 @pytest.mark.usefixtures("signals_end")
 def test_sigterm_ends_a_command_as_ctrl_c_does(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     def terminated(arguments: RunsArguments) -> None:
-        assert arguments.sort == "name"
+        assert arguments.all
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -125,7 +125,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(monkeypatch, capsys: pytest.Captu
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("launch.commands.runs.list_runs", terminated)
-    assert main(["runs", "--sort", "name"]) == 130
+    assert main(["runs", "--all"]) == 130
     assert capsys.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError
 
 
 def report(**wrong: Any) -> dict[str, Any]:
-    return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
+    return quick_probe() | {"node": "10.0.0.7"} | wrong
 
 
 GPU = {"devices": 1, "gpus": 1}
@@ -42,8 +42,6 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
     assert [finding for finding in found["findings"] if "MiB" not in finding["cause"]] == []
     assert code == bool(found["findings"])
     (node,) = found["nodes"]
-    assert node["environment_microseconds"] > 0
-    assert node["load_average"] >= 0
     assert node["gpu"]["xla_milliseconds"] > 0
 
 
@@ -53,7 +51,6 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
         ({"python": "3.10.4"}, "Python 3.10.4, and 3.1", "install Python 3.1"),
         ({"versions": reference()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
         ({"revision": "0" * 12}, "sources 000000000000 of the project", "check out the same commit"),
-        ({"environment_error": "OSError: x"}, "the environment does not run: OSError: x", "run there"),
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
         ({"gpu": GPU | {"gpus": 2}}, "TensorFlow finds 1 of 2 GPUs", "docs/gpu.md"),

@@ -76,11 +76,9 @@ def test_actors_are_a_number_or_a_range(actors: int | str, range_: tuple[int, in
     ],
 )
 def test_an_error_is_one_line_and_never_empty(error: Exception, most: int, line: str, last: str) -> None:
-    """And its type stays however short its message has to be."""
     assert one_line(error, most) == line
-    assert typed_line(error, most) == ("ValueError" if line == "ValueError" else f"ValueError: {line}")
+    assert typed_line(error) == ("ValueError" if line == "ValueError" else f"ValueError: {one_line(error)}")
     assert last_line(error) == last
-    assert len(typed_line(error)) <= len("ValueError: ") + 2000
 
 
 def test_the_line_of_a_tensorflow_error_begins_with_its_reason() -> None:

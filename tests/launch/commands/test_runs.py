@@ -5,7 +5,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from watched_processes import Watched
 from written_runs import written_run
 
 from launch.cli import main
-from launch.commands.runs import StopArguments, runs_table, stop
+from launch.commands.runs import runs_table
 from launch.files import write_json
 from launch.run.lock import holder_of, lock_folder
 from launch.run.summary import run_status
@@ -62,24 +61,18 @@ def test_a_narrow_terminal_goes_without_whole_columns(cartpole: RunConfig, tmp_p
 
 
 @pytest.mark.usefixtures("working_folder")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("", ["Picking-v0-2", "night", "Picking-v0-1", "b-picking"]),
-        ("--name Picking", ["Picking-v0-2", "Picking-v0-1"]),
-        ("--sort name", ["Picking-v0-1", "Picking-v0-2", "b-picking", "night"]),
-        ("--sort return", ["b-picking", "Picking-v0-1", "Picking-v0-2", "night"]),
-        ("--sort return --name v0-", ["Picking-v0-1", "Picking-v0-2"]),
-    ],
-)
-def test_runs_are_chosen_and_sorted(options: str, expected: list[str], cartpole: RunConfig) -> None:
-    returns = {"b-picking": 9.0, "Picking-v0-1": 3.5, "night": None, "Picking-v0-2": -2.0}
-    for seconds, (name, value) in enumerate(returns.items()):
-        made(Path("runs") / name, cartpole, **({} if value is None else {"mean_return_100": value}))
+def test_the_newest_runs_are_shown_and_all_are_in_the_file(cartpole: RunConfig, capsys: pytest.CaptureFixture) -> None:
+    names = [f"run-{i}" for i in range(22)]
+    for seconds, name in enumerate(names):
+        made(Path("runs") / name, cartpole)
         os.utime(Path("runs") / name / "manifest.json", (seconds, seconds))
-    assert main(["runs", "--json", "found.json", *options.split()]) == 0
+    assert main(["runs", "--json", "found.json"]) == 0
     found = json.loads(Path("found.json").read_text())["runs"]
-    assert [Path(run["run"]).name for run in found] == expected
+    assert [Path(run["run"]).name for run in found] == names[::-1]
+    shown = capsys.readouterr().out
+    assert ("run-2 " in shown, "run-1 " in shown, "2 more: --all" in shown) == (True, False, True)
+    assert main(["runs", "--all"]) == 0
+    assert "run-0 " in capsys.readouterr().out
 
 
 def test_what_is_not_shown_is_in_the_file(working_folder: Path, capsys, refused: Callable[[str], str]) -> None:
@@ -137,20 +130,3 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert f"runs on {host}, process {os.getpid()}: stop it there" in refused(f"stop {tmp_path}")
     lock.close()
-
-
-def test_stop_now_interrupts_twice(tmp_path: Path) -> None:
-    # No lock in the handler: it may interrupt the owner of one.
-    script = (
-        "import signal, sys, time; from pathlib import Path; from launch.run.lock import lock_folder\n"
-        "seen = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
-        "lock = lock_folder(Path(sys.argv[1])); print('held', flush=True)\n"
-        "while len(seen) < 2: time.sleep(0.01)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        assert stop(StopArguments(tmp_path, now=True)) == 0
-    assert process.returncode == 0
-    assert holder_of(tmp_path) is None
