@@ -272,7 +272,7 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
     check_nodes()
     nodes = cluster_nodes()
     gpus = sum(node.gpus for node in nodes)
-    run.config, device = on_device(run.config, run.spec, gpus, by_node=True, resume=run.resume)
+    run.config, device = on_device(run.config, run.spec, gpus, resume=run.resume)
     run.say(device)
     placement = place(run.config, nodes)
     for line in placement_lines(run.config, placement, nodes):

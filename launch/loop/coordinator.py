@@ -6,10 +6,10 @@ newest weights. Rollouts lost with an actor before their reports arrive are coun
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, SharedEvaluation
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Drained, Executor, Failed
+from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Executor, Failed
 from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
@@ -108,9 +108,7 @@ class Coordinator:
                     yield from self._take(completion)
                 case ChildEvent():
                     self._raise_if_first(completion.change)
-                    yield self.pool.on_child_event(completion)
-                    if isinstance(completion.change, Failed):
-                        yield from self._lose_evaluation(completion.actor_id)
+                    yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
                 case Heartbeat():
                     self.pool.on_heartbeat(completion)
                     yield completion
@@ -118,13 +116,12 @@ class Coordinator:
                     yield from self._take_part(completion)
                 case Failed():
                     self._raise_if_first(completion)
-                    yield from self._with_lost_evaluation([self.pool.on_failure(completion)])
+                    yield from self._pass_on(self.pool.on_failure(completion))
                 case None:
                     # The caller looks at its clock: for rows, checkpoints, and limits of time.
                     yield None
-            if completion is not None and not isinstance(completion, Failed):
-                yield from self._with_lost_evaluation(self.pool.remove_if_drained(completion.actor_id))
-            yield from self._with_lost_evaluation(self.pool.supervise())
+            for change in self.pool.supervise():
+                yield from self._pass_on(change)
         self.pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
@@ -171,19 +168,14 @@ class Coordinator:
         reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
-    def _with_lost_evaluation(self, changes: Iterable[Change]) -> Iterator[Event]:
-        """The changes, and the loss of the evaluation right after the loss of a worker."""
-        for change in changes:
-            yield change
-            if isinstance(change, Failed | Drained):
-                yield from self._lose_evaluation(change.actor_id)
-
-    def _lose_evaluation(self, worker: int) -> Iterator[EvaluationLost]:
-        """Give up the evaluation if a worker that has a share of it has lost an actor."""
-        evaluation = self._evaluation
-        if evaluation is not None and worker in evaluation.workers:
-            self._evaluation = None
-            yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
+    def _pass_on(self, change: Change, aggregator: int | None = None) -> Iterator[Event]:
+        """Yield a change, and after a failure the loss of the evaluation that the failed worker had a share of."""
+        yield change
+        if isinstance(change, Failed) and (evaluation := self._evaluation) is not None:
+            worker = change.actor_id if aggregator is None else aggregator
+            if worker in evaluation.workers:
+                self._evaluation = None
+                yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
 
     def _raise_if_first(self, change: Change) -> None:
         # Usually an error in the environment's code, which no replacement repairs. After the first report it is known

@@ -46,16 +46,7 @@ class Joined(NamedTuple):
         return f"actor {self.actor_id} joins"
 
 
-class Drained(NamedTuple):
-    """An actor on a draining node has no call in flight any more and was ended."""
-
-    actor_id: int
-
-    def __str__(self) -> str:
-        return f"actor {self.actor_id}: its node is draining; it has ended"
-
-
-Change = Failed | Replaced | Joined | Drained
+Change = Failed | Replaced | Joined
 
 
 class ChildEvent(NamedTuple):
@@ -149,10 +140,6 @@ class Executor(ABC):
     def free_slots(self) -> int:
         """Number of actors that the run may add and the nodes have room for. Negative if there are too many."""
         return 0
-
-    def draining(self) -> Sequence[int]:
-        """Actors on draining nodes: they still work, and will be killed soon."""
-        return ()
 
     @abstractmethod
     def close(self) -> None:

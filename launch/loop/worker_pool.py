@@ -4,17 +4,15 @@ The life of an actor:
 
                  add()                   first report
     free slot ─────────► starting ─────────────────────► working ◄──┐ report, or a heartbeat after a rollout
-                            │                            │  │  │    │ or before a sum; next dispatch
-                            │ no call ended for          │  │  └────┘
-                            │ start_seconds              │  │
-                            │             no report for  │  │ node drains: no further dispatch
-                            │             hang_seconds*  │  │
-                            │                            │  └──────► draining ── last report ──► drained
-                            ▼                            ▼               │                     (Drained)
-                          silent ◄───────────────────────┘               │
-                            │ its report is not waiting in the executor  │
-                            ▼                                            │
-      process died ──────► failed ◄──────────────────────────────────────┘
+                            │                            │    │     │ or before a sum; next dispatch
+                            │ no call ended for          │    └─────┘
+                            │ start_seconds              │
+                            │                            │ no report for hang_seconds*
+                            ▼                            │
+                          silent ◄───────────────────────┘
+                            │ its report is not waiting in the executor
+                            ▼
+      process died ──────► failed
       rollout raised      (Failed)
                             ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
                             ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
@@ -30,12 +28,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Joined, Replaced
+from launch.loop.executor import Change, ChildEvent, Executor, Failed, Joined, Replaced
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat
 
-# Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
-# Ray's server, and its findings are not urgent.
+# Seconds between two checks for hung actors and for nodes that join, which costs a call to Ray's server.
 _CHECK_SECONDS = 1.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
@@ -52,7 +49,7 @@ class TrainingStoppedError(Exception):
 
 
 class WorkerPool:
-    """Dispatches to the actors of an executor and replaces those that fail, hang or drain.
+    """Dispatches to the actors of an executor and replaces those that fail or hang.
 
     The coordinator has one, and so has the gradient aggregator of each node. In the coordinator's pool an id may stand
     for an aggregator and its actors; the rules are the same.
@@ -77,7 +74,6 @@ class WorkerPool:
         self._fruitless = 0
         # Replacements that wait for their backoff: due time, failure.
         self._due: list[tuple[float, Failed]] = []
-        self._draining: set[int] = set()
         self._checked = clock()
         self.stopping = False
         self.share_of: Callable[[int], EvaluationShare | None] = lambda _: None
@@ -98,11 +94,11 @@ class WorkerPool:
         """Dispatch a call to an actor without one.
 
         A rollout that is in no gradient yet is completed first: its agent steps are already played. Then comes a
-        share of an evaluation, also while the run stops, but not while the actor's node drains.
+        share of an evaluation, also while the run stops.
         """
-        watched, draining = self._watched.setdefault(actor_id, _Watched()), actor_id in self._draining
-        share = None if draining or watched.unfinished else self.share_of(actor_id)
-        if (self.stopping or draining) and share is None and not watched.unfinished:
+        watched = self._watched.setdefault(actor_id, _Watched())
+        share = None if watched.unfinished else self.share_of(actor_id)
+        if self.stopping and share is None and not watched.unfinished:
             return
         self._executor.dispatch(actor_id, share)
         watched.since, watched.evaluates = self._clock(), share is not None
@@ -148,7 +144,7 @@ class WorkerPool:
         """Record that an actor or aggregator is alive, and dispatch to it again.
 
         A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
-        while the run stops or the node drains. So the end of a run waits for at most K gradients of each node.
+        while the run stops. So the end of a run waits for at most K gradients of each node.
         """
         watched = self._watched[heartbeat.actor_id]
         watched.since, watched.unfinished = None, heartbeat.new_steps_follow
@@ -157,19 +153,14 @@ class WorkerPool:
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
         now = self._clock()
-        self._end(failed.actor_id)
+        self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
+        self._watched.pop(failed.actor_id, None)
+        self._executor.remove(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
         # they are. A run that stops replaces no actor.
         if not failed.node_lost and not self.stopping:
             self._due.append((now + self._count_death(failed, now), failed))
         return failed
-
-    def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
-        """End an actor on a draining node if it has no call in flight."""
-        if actor_id in self._draining and not self._at_work(actor_id):
-            # An actor loses no rollout by this; an aggregator's actors may still have some under way.
-            self._end(actor_id)
-            yield Drained(actor_id)
 
     def supervise(self) -> Iterator[Change]:
         """End hung actors, follow the cluster, and start due replacements."""
@@ -188,12 +179,6 @@ class WorkerPool:
     def end(self) -> None:
         """Count rollouts that will not be waited for: rollouts of aggregators without a part in a complete sum."""
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
-
-    def _end(self, actor_id: int) -> None:
-        self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
-        self._watched.pop(actor_id, None)
-        self._draining.discard(actor_id)
-        self._executor.remove(actor_id)
 
     def _count_death(self, failed: Failed, now: float) -> float:
         """Count a death against the limit. Returns the backoff of the replacement in seconds.
@@ -217,10 +202,9 @@ class WorkerPool:
         return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
 
     def _follow_cluster(self) -> Iterator[Joined]:
-        """Stop dispatching to draining nodes, and start actors in free slots."""
+        """Start actors in free slots."""
         if self.stopping:
             return
-        self._draining |= set(self._executor.draining())
         # Some free slots belong to failed actors whose replacements wait for their backoff.
         for _ in range(self._executor.free_slots() - len(self._due)):
             actor_id = self._add()

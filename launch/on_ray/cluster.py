@@ -30,7 +30,7 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import ACTORS_A_GPU, machine_bytes, usable_cores, usable_gpus
-from launch.on_ray.placement import Node, Slots, config_on, cores_of_actors, slots_by_node
+from launch.on_ray.placement import Node, Slots, cores_of_actors, slots_by_node
 from launch.processes import worker_path
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
@@ -163,9 +163,6 @@ def _no_cluster(address: str, error: Exception) -> ConfigurationError:
 
 def cluster_nodes() -> list[Node]:
     """The live nodes of the cluster that was joined."""
-    # Ray drains a node before a planned end, for example a preemption that was announced or `ray drain-node`. It has no
-    # public function to list such nodes; Ray Serve uses the same one.
-    draining = set(ray._private.state.state.get_draining_nodes())
     return [
         Node(
             id=node["NodeID"],
@@ -175,7 +172,6 @@ def cluster_nodes() -> list[Node]:
             gpus=node["Resources"].get("GPU", 0.0),
             marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
             head="node:__internal_head__" in node["Resources"],
-            draining=node["NodeID"] in draining,
             port=node["NodeManagerPort"],
         )
         for node in ray.nodes()
@@ -224,11 +220,8 @@ class ClusterSlots(Slots):
     def slots_by_node(self) -> dict[str, int]:
         return slots_by_node(self._config, self.nodes(), self._learner)
 
-    def on_node(self, node_id: str, config: RunConfig) -> tuple[float, RunConfig]:
-        for node in self.nodes():
-            if node.id == node_id:
-                return cores_of_actors(node, self._learner), config_on(node, self._learner, config)
-        return 0.0, config
+    def cores(self, node_id: str) -> float:
+        return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
 
     def has_lost(self, node_id: str) -> bool:
         """True if this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""

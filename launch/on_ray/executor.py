@@ -174,33 +174,22 @@ class RayExecutor(Executor):
         if node is None:
             return None
         actor_id, self._next_id = self._next_id, self._next_id + 1
-        cores, config = self._slots.on_node(node, self._config)
-        threads, resources = worker_resources(config, cores, slots[node])
-        self._workers[actor_id] = self._start(self._actor_process, resources, config, node, 1, actor_id, threads)
+        threads, resources = worker_resources(self._config, self._slots.cores(node), slots[node])
+        self._workers[actor_id] = self._start(self._actor_process, resources, node, 1, actor_id, threads)
         return actor_id
 
     def _start(
-        self,
-        worker: type[WorkerProcess],
-        resources: dict[str, float],
-        config: RunConfig,
-        node: str,
-        actors: int,
-        *arguments: Any,
+        self, worker: type[WorkerProcess], resources: dict[str, float], node: str, actors: int, *arguments: Any
     ) -> WorkerHandle:
         """Start the process of a worker with `actors` actors; `arguments` follow its settings and the spec."""
         options = PROCESS_OPTIONS | on_node(node) | resources
-        process = ray.remote(**options)(worker).remote(config, self._spec, *arguments)
+        process = ray.remote(**options)(worker).remote(self._config, self._spec, *arguments)
         # A process elsewhere could not open a pipe of this machine: it is not offered one.
         here = node in ("", ray.get_runtime_context().get_node_id())
         return WorkerHandle(process, node, actors, self._transport.offer() if here else None)
 
     def free_slots(self) -> int:
         return desired_actors(self._config, self._slots.slots_by_node()) - len(self._workers)
-
-    def draining(self) -> Sequence[int]:
-        draining = {node.id for node in self._slots.nodes() if node.draining}
-        return [actor_id for actor_id, worker in self._workers.items() if worker.node in draining]
 
     def close(self) -> None:
         for worker in self._workers.values():

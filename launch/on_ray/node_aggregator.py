@@ -83,10 +83,9 @@ class NodesExecutor(RayExecutor):
         at_work = actors if node else min(actors, usable_cores())
         gradients = gradients_together(self._config, at_work)
         # Cores that Ray has, which may be fewer than the node's.
-        cores, config = self._slots.on_node(node, self._config)
-        arguments = (Slots(actors, node, cores), gradients, node_id + 1, self._actor_process)
+        arguments = (Slots(actors, node, self._slots.cores(node)), gradients, node_id + 1, self._actor_process)
         # It takes no core from the actors' count: it adds a few vectors a rollout.
-        self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, config, node, actors, *arguments)
+        self._workers[node_id] = self._start(NodeAggregator, {"num_cpus": 0}, node, actors, *arguments)
         return node_id
 
     def free_slots(self) -> int:

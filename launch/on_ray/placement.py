@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from launch.machine import (
     ACTOR_BYTES,
@@ -31,7 +31,6 @@ class Node:
 
     Attributes:
         marked: whether it has Ray's custom resource `learner`.
-        draining: whether it will be taken away soon.
         port: of Ray's own process there.
     """
 
@@ -42,7 +41,6 @@ class Node:
     gpus: float = 0.0
     marked: bool = False
     head: bool = False
-    draining: bool = False
     port: int = 0
 
 
@@ -73,17 +71,13 @@ class Slots:
         self._slots = {node: actors}
         self._cores = automatic_actors(usable_cores()) if cores is None else cores
 
-    def nodes(self) -> Sequence[Node]:
-        """The nodes of a cluster that respond."""
-        return ()
-
     def slots_by_node(self) -> dict[str, int]:
         """Number of actors that each node takes, by node id."""
         return self._slots
 
-    def on_node(self, node_id: str, config: RunConfig) -> tuple[float, RunConfig]:  # noqa: ARG002
-        """Cores of a node that its actors share, and `config` with the device of these actors."""
-        return self._cores, config
+    def cores(self, node_id: str) -> float:  # noqa: ARG002
+        """Cores of a node that its actors share."""
+        return self._cores
 
     def has_lost(self, node_id: str) -> bool:  # noqa: ARG002
         """True if this node is lost."""
@@ -127,13 +121,12 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
 
 def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
     """The node of the learner: a marked one comes first, then one with a GPU if it needs one, then the head."""
-    staying = [node for node in nodes if not node.draining] or list(nodes)
     needs_gpu = config.learner.device == "gpu"
 
     def order(node: Node) -> tuple[bool, bool, bool, float]:
         return node.marked, needs_gpu and node.gpus >= 1, node.head, node.cores
 
-    choice = max(staying, key=order)
+    choice = max(nodes, key=order)
     if needs_gpu and choice.gpus < 1:
         raise setting_error("learner.device", "gpu", f"Ray finds no GPU on the learner's node, {choice.address}")
     return choice
@@ -143,12 +136,12 @@ def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> di
     """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
     slots = {}
     for node in nodes:
-        if node.draining or (node.marked and len(nodes) > 1):
+        if node.marked and len(nodes) > 1:
             continue
         at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
-        if config_on(node, learner, config).actor.device == "gpu":
-            actors = gpu_actors(actors, _gpus_of_actors(node, learner, config))
+        if config.actor.device == "gpu":
+            actors = gpu_actors(actors, node.gpus - (at_learner and config.learner.device == "gpu"))
         actors = min(actors, actors_in(node.bytes, learner=at_learner))
         if actors > 0:
             slots[node.id] = actors
@@ -161,23 +154,8 @@ def cores_of_actors(node: Node, learner: Node) -> float:
     return node.cores - leaves_one
 
 
-def config_on(node: Node, learner: Node, config: RunConfig) -> RunConfig:
-    """`config` with the device of a node's actors: of `auto`, its GPUs if it has some for them, else its CPUs."""
-    if config.actor.device != "auto":
-        return config
-    device: Literal["cpu", "gpu"] = "gpu" if _gpus_of_actors(node, learner, config) >= 1 else "cpu"
-    return replace(config, actor=replace(config.actor, device=device))
-
-
-def _gpus_of_actors(node: Node, learner: Node, config: RunConfig) -> float:
-    return node.gpus - (node.id == learner.id and config.learner.device == "gpu")
-
-
 def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[int, dict[str, float]]:
-    """Threads for emulators of one actor, and its resources for Ray, where `actors` share `cores` cores.
-
-    `config`: the settings on their node.
-    """
+    """Threads for emulators of one actor, and its resources for Ray, where `actors` share `cores` cores."""
     if config.actor.device != "gpu":
         return 1, {"num_cpus": 1}
     resources = {"num_cpus": max(1, int(cores) // actors), "num_gpus": 1 / ACTORS_A_GPU}
@@ -230,8 +208,7 @@ def placement_lines(config: RunConfig, placement: Placement, nodes: Sequence[Nod
             roles.append("learner on a GPU" if config.learner.device == "gpu" else "learner")
         count = placement.actors.get(node.id, 0)
         if count:
-            on_gpu = config_on(node, placement.learner, config).actor.device == "gpu"
-            roles.append(f"{count} {'GPU ' * on_gpu}actor{'s' * (count > 1)}")
+            roles.append(f"{count} {'GPU ' * (config.actor.device == 'gpu')}actor{'s' * (count > 1)}")
         what = " + ".join(roles) or "nothing"
         gpus = f", {node.gpus:g} GPU" if node.gpus else ""
         lines.append(f"{node.address}: {what}  ({node.cores:g} cores{gpus}, {node.bytes / 2**30:.0f} GiB)")
@@ -239,8 +216,6 @@ def placement_lines(config: RunConfig, placement: Placement, nodes: Sequence[Nod
 
 
 def _slot_note(node: Node, learner: Node, slots: dict[str, int]) -> str:
-    if node.draining:
-        return f"{node.address} is being drained"
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
     has = f"{node.cores:g} cores, {node.gpus:g} GPUs, {node.bytes >> 20} MiB"

@@ -19,7 +19,7 @@ from actors.policy import Policy
 from launch.files import write_json
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost, EvaluationResult
-from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
+from launch.loop.executor import Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder
@@ -240,7 +240,7 @@ class TrainingSession:
                 self._take_evaluation(event)
             case EvaluationLost():
                 self.evaluations.lose(event, self._point())
-            case Failed() | Replaced() | Joined() | Drained():
+            case Failed() | Replaced() | Joined():
                 self.log(str(event))
                 crowding = self.config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding:

@@ -190,13 +190,12 @@ def _unbounded(spec: "EnvironmentSpec") -> list[int]:
 
 
 def on_device(
-    config: RunConfig, spec: "EnvironmentSpec", gpus: float, *, by_node: bool = False, resume: bool = False
+    config: RunConfig, spec: "EnvironmentSpec", gpus: float, *, resume: bool = False
 ) -> tuple[RunConfig, str | None]:
     """The settings with the device of the actors, which `auto` leaves open, and a line on the choice.
 
     Args:
         gpus: number of GPUs that Ray or this machine has.
-        by_node: nodes with and without a GPU may join: `auto` stays where actors can be on either.
         resume: the environments of an actor stay as they are, which a new run may still divide among its actors.
 
     Raises:
@@ -213,10 +212,7 @@ def on_device(
         if not free:
             raise setting_error("actor.device", device, "there is no GPU for actors; use cpu")
         return config, None
-    suited = refused is None and spec.images
-    if by_node and suited:
-        return config, "device:       actors on the GPUs of each node that has some, else on its CPUs"
-    choice: Literal["cpu", "gpu"] = "gpu" if suited and free else "cpu"
+    choice: Literal["cpu", "gpu"] = "gpu" if refused is None and spec.images and free else "cpu"
     return replace(config, actor=replace(config.actor, device=choice)), f"device:       actors on the {choice.upper()}"
 
 

@@ -160,7 +160,7 @@ class ActorConfig:
     device: Literal["cpu", "gpu", "auto"] = "cpu"
     """Device of networks and gradients of actors. gpu: two actors a GPU, each with two vectors of environments that
     alternate: one is emulated while the network plays the other. auto: gpu where there is one and the network is
-    convolutional, and on a cluster each node's own. See docs/gpu.md."""
+    convolutional. See docs/gpu.md."""
 
     @property
     def gradients_per_rollout(self) -> int:

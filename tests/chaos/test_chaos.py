@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from accounts import account_of
-from nodes import add, drain, node_of
+from nodes import add, node_of
 from ray.cluster_utils import Cluster
 from waiting import UNTIL_FRAMES, wait_for
 from watched_processes import output_of, processes_with
@@ -361,16 +361,6 @@ def lost_node(run: NodesRun, random_state: random.Random) -> None:
     run.wait_for(lambda: aggregators - run.aggregators() == {lost}, "the end of its aggregator")
 
 
-def drained_node(run: NodesRun, random_state: random.Random) -> None:
-    run.aggregators()
-    drained = run.one_of("NodeAggregator", random_state)
-    released = run.log().count("its node is draining")
-    add(run.cluster, 2)
-    drain(run.cluster, node_of(run.cluster, drained))
-    run.wait_for(lambda: run.log().count("its node is draining") > released, "the release")
-    run.wait_for(lambda: drained not in run.aggregators(), "its end")
-
-
 def killed_learner(run: NodesRun, random_state: random.Random) -> None:
     line = "goes on from its checkpoint"
     before = run.log().count(line)
@@ -386,7 +376,6 @@ def test_a_run_in_two_levels_meets_every_fault_and_finishes_with_an_exact_accoun
         lambda: stopped_node(run, random_state),
         lambda: killed_aggregator(run, random_state),
         lambda: lost_node(run, random_state),
-        lambda: drained_node(run, random_state),
         lambda: killed_learner(run, random_state),
     ]
     run.meet(faults, random_state, f"{TWO_LEVELS} --address {run.cluster.address}")
@@ -401,8 +390,8 @@ def test_a_run_in_two_levels_meets_every_fault_and_finishes_with_an_exact_accoun
     # Seven were replaced. What came between a checkpoint and the learner's death is not counted.
     assert summary["actor_restarts"] >= 6
     lost = summary["rollouts_lost_with_actors"]
-    # Two nodes, a drained node, six actors, and what was under way at the end.
-    assert 12 <= lost <= 60
+    # Two nodes, six actors, and what was under way at the end.
+    assert 10 <= lost <= 60
     assert summary["agent_steps_lost_with_actors_at_most"] == lost * ROLLOUT_AGENT_STEPS
     # Three faults, and the update that the end leaves unfinished.
     assert sum(summary["agent_steps_dropped"].values()) <= 4 * K * ROLLOUT_AGENT_STEPS

@@ -44,7 +44,6 @@ class HandDrivenExecutor:
         self.shares: dict[int, EvaluationShare] = {}
         self.completed_unseen: set[int] = set()
         self.wanted = actors
-        self.going: list[int] = []
         self.places = 1000
         self.under_way: Counter[int] = Counter()
 
@@ -98,9 +97,6 @@ class HandDrivenExecutor:
 
     def free_slots(self) -> int:
         return self.wanted - len(self._alive)
-
-    def draining(self):
-        return [actor_id for actor_id in self.going if actor_id in self._alive]
 
     def add(self) -> int | None:
         if len(self._alive) >= self.places:

@@ -129,10 +129,9 @@ def test_a_learner_does_not_wait_for_a_gpu_that_is_not_there(monkeypatch: pytest
 def test_an_autoscaler_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[list[dict[str, float]]] = []
     monkeypatch.setattr(cluster, "request_resources", lambda bundles: requests.append(bundles))
-    for device in ("gpu", "auto"):
+    for device in ("gpu", "cpu"):
         with cluster.machines_requested(config_of(address="auto", actors="1:3", actor__device=device)):
             pass
-    # Nodes with and without a GPU take the actors of auto.
     assert requests == [3 * [{"CPU": 1, "GPU": 0.5}], [], 3 * [{"CPU": 1}], []]
 
 
@@ -142,8 +141,10 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
     placement = place(config, nodes)
     assert placement == (HEAD, {"g": 4}, ("10.0.0.3 has room for 0: 16 cores, 0 GPUs, 65536 MiB",))
     assert "10.0.0.2: 4 GPU actors  (17 cores, 2 GPU, 64 GiB)" in placement_lines(config, placement, nodes)
-    with_learner = place(with_settings(config, {"learner.device": "gpu"}), nodes)
+    shared = with_settings(config, {"learner.device": "gpu"})
+    with_learner = place(shared, nodes)
     assert with_learner[:2] == (nodes[1], {"g": 2})
+    assert placement_lines(shared, with_learner, nodes)[0].startswith("10.0.0.2: learner on a GPU + 2 GPU actors  (17")
     one_each = [HEAD, Node("g", "10.0.0.2", 17.0, 64 * GIB, gpus=1.0)]
     with pytest.raises(ConfigurationError, match=r"room for 0 on .*, a core of a GPU node and 950 MiB each"):
         place(config_of(actors="auto", learner__device="gpu"), one_each)
@@ -162,26 +163,6 @@ def test_the_learner_reserves_a_gpu_if_it_shall_have_one(device: str, gpus: int,
     assert [process.options["num_gpus"] for process in ray.processes] == [gpus]
 
 
-def test_auto_takes_the_gpus_of_some_nodes_and_the_cpus_of_others(spec: Any) -> None:
-    nodes = [replace(HEAD, gpus=1.0), *WORKERS]
-    auto = config_of(actors="auto", actor__device="auto", learner__device="gpu")
-    for gpus in (3.0, 0.0):
-        # Nodes with a GPU may join a cluster without one.
-        assert on_device(auto, spec, gpus, by_node=True)[0] == auto
-    placement = place(auto, nodes)
-    # The learner takes the only GPU of its node.
-    assert placement.actors == {"h": 3, "g": 4, "c": 15}
-    lines = placement_lines(auto, placement, nodes)
-    assert [line.partition("  ")[0] for line in lines] == [
-        "10.0.0.1: learner on a GPU + 3 actors",
-        "10.0.0.2: 4 GPU actors",
-        "10.0.0.3: 15 actors",
-    ]
-    assert divided_among(auto, 22).actor.environments % 2 == 0
-    lstm = with_settings(auto, {"network.recurrent": "lstm"})
-    assert on_device(lstm, spec, 3.0, by_node=True)[0].actor.device == "cpu"
-
-
 # ---- The choice of the device
 
 
@@ -192,8 +173,9 @@ def test_a_resume_does_not_divide_the_environments_again(spec: Any) -> None:
     assert on_device(alone, spec, 1) == (alone, None)
     with pytest.raises(ConfigurationError, match="environments 11: must be even"):
         on_device(alone, spec, 1, resume=True)
-    config, _ = on_device(with_settings(alone, {"actor.device": "auto"}), spec, 1, resume=True)
-    assert config.actor.device == "cpu"
+    auto = with_settings(alone, {"actor.device": "auto"})
+    assert on_device(auto, spec, 1, resume=True)[0].actor.device == "cpu"
+    assert divided_among(with_settings(PONG, {"actor.device": "auto"}), 22).actor.environments % 2 == 0
 
 
 @pytest.mark.parametrize(("preset", "gpus", "device"), [("pong", 1, "gpu"), ("pong", 0, "cpu"), ("cartpole", 1, "cpu")])

@@ -1,4 +1,4 @@
-"""The asynchronous loop, driven by hand: its order of calls, and actors that fail, hang, join and drain."""
+"""The asynchronous loop, driven by hand: its order of calls, and actors that fail, hang and join."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from hand_driven import HandDrivenExecutor, make, part, report
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, EvaluationShares, GoesOn
-from launch.loop.executor import ChildEvent, Drained, Failed, Joined, Replaced
+from launch.loop.executor import ChildEvent, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import EvaluationConfig, MethodConfig, RunConfig
@@ -291,16 +291,6 @@ def test_an_evaluation_is_given_up_when_an_actor_dies_with_its_share(cartpole: R
     assert coordinator.evaluate("sampled", EVALUATION)
 
 
-def test_an_evaluation_is_given_up_when_the_node_of_a_share_drains(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = evaluating(cartpole)
-    executor.going, executor.wanted, executor.clock.now = [1], 1, 5.0
-    executor.completions += [None, part(executor, 1)]
-    assert [next(events), type(next(events)), next(events)] == [None, EvaluationPart, Drained(1)]
-    assert isinstance(next(events), EvaluationLost)
-    assert executor.tape.count("evaluate 1") == 1
-    assert not coordinator.evaluates
-
-
 def test_a_node_that_loses_an_actor_gives_up_the_evaluation(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = evaluating(cartpole)
     executor.completions += [ChildEvent(0, Failed(1_000_001, "gone"), 1)]
@@ -396,20 +386,6 @@ def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunCon
     assert coordinator.pool.actor_restarts == 0
 
 
-def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
-    executor, events, coordinator, learner = make(cartpole, actors=2)
-    executor.wanted, executor.going = 1, [1]
-    executor.completions += [report(0, 1, 0), report(0, 2, 1), report(1, 1, 0)]
-    executor.clock.now = 5.0
-    seen = [next(events) for _ in range(4)]
-    assert seen[-1] == Drained(1)
-    assert executor.actor_ids == [0]
-    # Asked for nothing after the notice, and its last report is in.
-    assert executor.tape.count("dispatch 1") == 1
-    assert learner.account.ledger.sampled == 3
-    assert coordinator.pool.rollouts_lost == 0
-
-
 def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_others(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=0)
     executor.wanted = 0
@@ -473,16 +449,9 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpo
     assert "no report for 6 s" in hung.reason
 
 
-@pytest.mark.parametrize("draining", [False, True])
-def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, draining: bool) -> None:
+def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = begun(cartpole)
-    if draining:
-        executor.going, executor.wanted = [0], 0
-        executor.clock.now += 2.0
-        executor.completions.append(None)
-        assert next(events) is None
-    else:
-        coordinator.stop()
+    coordinator.stop()
     executor.tape.clear()
     for _ in range(2):
         executor.completions.append(Heartbeat(0, new_steps_follow=True))
@@ -493,12 +462,8 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
     assert executor.tape == ["dispatch 0"] * 3
     last = Heartbeat(0, new_steps_follow=False)
     executor.completions.append(last)
-    if draining:
-        assert [next(events), next(events)] == [last, Drained(0)]
-        assert executor.tape[3:] == ["remove 0"]
-    else:
-        assert list(events) == [last]
-        assert executor.tape[3:] == []
+    assert list(events) == [last]
+    assert executor.tape[3:] == []
 
 
 def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:

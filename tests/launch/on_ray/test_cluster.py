@@ -41,6 +41,13 @@ def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     assert place(RunConfig(), [alone])[:2] == (alone, {"h": 2})
 
 
+def test_actors_without_a_place_are_in_the_plan() -> None:
+    config = RunConfig(actors="1:16")
+    lines = placement_lines(config, place(config, CLUSTER), CLUSTER)
+    assert lines[0] == "10.0.0.1: learner + 2 actors  (2 cores, 16 GiB)"
+    assert lines[3:] == ["note: 6 of 16 actors have no place yet; they start when nodes join"]
+
+
 def test_a_learner_that_shall_have_a_gpu_is_refused_without() -> None:
     gpu, on_gpu = replace(WORKERS[1], gpus=1.0), replace(RunConfig(), learner=LearnerConfig(device="gpu"))
     with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
@@ -77,17 +84,6 @@ def test_a_cluster_that_is_too_small_is_named_node_by_node() -> None:
     assert "\n" not in message
     assert "--actors 7: there is room for 6" in message
     assert "a core and 950 MiB each" in message
-    with pytest.raises(ConfigurationError, match=r"10\.0\.0\.1 is being drained"):
-        place(RunConfig(), [replace(HEAD, draining=True)])
-
-
-def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
-    nodes = [replace(HEAD, draining=True), *WORKERS]
-    placement = place(RunConfig(actors="1:16"), nodes)
-    assert placement.learner in WORKERS
-    assert "h" not in placement.actors
-    assert any("is being drained" in line for line in placement_lines(RunConfig(), placement, nodes))
-    assert any("have no place yet" in note for note in placement.notes)
 
 
 @pytest.mark.parametrize(
