@@ -3,15 +3,13 @@
 import importlib.util
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from launch.files import write_json
 from launch.run.events import COLUMNS, Progress
-from launch.run.folder import read_object
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
@@ -104,21 +102,17 @@ class TensorBoard:
 
 
 def _wandb_run(folder: Path, config: RunConfig) -> Any:
-    """The run of Weights & Biases, with the settings as its config. A resumed run continues it, by trackers.json."""
+    """The run of Weights & Biases, with the settings as its config."""
     import wandb
 
-    file = folder / "trackers.json"
-    run_id = read_object(file).get("wandb") or secrets.token_hex(4)
-    write_json(file, {"wandb": run_id})
-    several = folder.parent.name if folder.name.startswith("seed-") else None
     return wandb.init(
         project=os.environ.get("WANDB_PROJECT", "tributary"),
-        group=several,
-        name=folder.name if several is None else f"{several}/{folder.name}",
+        name=f"{folder.parent.name}/{folder.name}",
         # Not within the folder: W&B copies files of TensorBoard into its own folder, and would find the copies again.
         dir=str(folder.parent),
         config=flat_settings(config),
-        id=run_id,
+        # A resumed run continues it: the manifest is written once.
+        id=sha256((folder / "manifest.json").read_bytes()).hexdigest()[:12],
         resume="allow",
         sync_tensorboard=True,
         # Its console capture would come between the live table and the terminal.
