@@ -46,12 +46,12 @@ class Display:
         self._console = console
         # None once the line about it has been shown.
         self._usual = usual_agent_steps(preset, config)
-        self._table: Group | None = None
+        # The last progress of actors that have reported.
+        self._shown: Progress | None = None
         self._waiting, self._began = "", time.monotonic()
         self._live = Live(get_renderable=self._screen, console=console, refresh_per_second=2, transient=True)
         self._last_line = -_PLAIN_LINE_SECONDS
-        self._reported = self._failed = False
-        self._shown: Progress | None = None
+        self._failed = self._ended = False
 
     def __enter__(self) -> "Display":
         if self._console.is_terminal:
@@ -68,7 +68,7 @@ class Display:
                 self.message(text)
             case Preparing(text):
                 # A pipe or a log has the messages, which remain true.
-                if self._console.is_terminal and not self._reported:
+                if self._console.is_terminal and self._shown is None:
                     self.wait_for(text)
             case Started(actors=actors, config=config):
                 text = f"starting {actors} actor{'s' * (actors > 1)}"
@@ -78,8 +78,7 @@ class Display:
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
-                if self._shown is not None:
-                    self._table = progress_table(self._shown, self._config, self._console.width, ended=True)
+                self._ended = True
                 self.__exit__()
                 folder = Path(event.folder)
                 # It may be elsewhere, and the working directory may have been deleted.
@@ -98,8 +97,9 @@ class Display:
 
     def _screen(self) -> Group | Text:
         """The table; before it, the reason for waiting and the seconds since the start."""
-        waiting = f"{self._waiting}… {time.monotonic() - self._began:.0f} s" if self._waiting else ""
-        return self._table or Text(waiting)
+        if self._shown is not None:
+            return progress_table(self._shown, self._config, self._console.width, ended=self._ended)
+        return Text(f"{self._waiting}… {time.monotonic() - self._began:.0f} s" if self._waiting else "")
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
@@ -107,8 +107,7 @@ class Display:
 
     def update(self, progress: Progress) -> None:
         """Show the progress once actors have reported. A resumed run has frames before that."""
-        self._reported = self._reported or progress.agent_steps_per_second > 0
-        if self._reported:
+        if self._shown is not None or progress.agent_steps_per_second > 0:
             self._show(lambda: self._update(progress))
         # The first rows have the actors' first, slow calls.
         if self._usual is not None and progress.elapsed_seconds > _EXPECTATION_SECONDS:
@@ -126,7 +125,6 @@ class Display:
         if self._console.is_terminal:
             # The last table stays on the screen.
             self._live.transient = False
-            self._table = progress_table(progress, self._config, self._console.width)
         elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
             self._last_line = progress.elapsed_seconds
             self.message(progress_line(progress, self._config))

@@ -60,7 +60,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     returns: list[float] = []
     writer = VideoWriter(output, stage.frames_per_second, provenance_text(**description), stage.enlargement)
     try:
-        with closing(performance), writer:
+        with closing(stage), writer:
             for episode in range(arguments.episodes):
                 for step in performance.episode(episode):
                     caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None

@@ -1,9 +1,9 @@
 """Episodes in colour at the environment's frame rate, in step with the observations of the agent."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,7 @@ from shared.errors import setting_error
 from shared.seeds import episode_seeds
 from shared.types import Float32Array
 
-if TYPE_CHECKING:
-    # It imports TensorFlow.
-    from actors.policy import Acted, Policy, State
-
 Frame = npt.NDArray[np.uint8]
-Act = Callable[[npt.NDArray[np.generic], "State"], "Acted"]
 
 _DEFAULT_FRAMES_PER_SECOND = 30
 
@@ -113,27 +108,9 @@ class RenderedStage:
         return np.ascontiguousarray(frame[..., :3])
 
 
-Stage = AtariStage | RenderedStage
-
-
-def make_stage(config: EnvironmentConfig) -> Stage:
+def make_stage(config: EnvironmentConfig) -> AtariStage | RenderedStage:
     """The stage of an environment. Environments without pictures are refused."""
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
-
-
-def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
-    """One whole episode. The first step is the picture before any action."""
-    observations, frame = stage.reset(seed)
-    memory, step = policy.first_state(1), None
-    while step is None or not step.ended:
-        preferences = policy.preferences(observations, memory)
-        estimates = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
-        if step is None:
-            yield (step := PlayedStep([frame], 0.0, *estimates, None))
-        acted = act(observations, memory)
-        memory = acted.state
-        observations, reward, ended, frames = stage.step(acted.actions)
-        yield (step := PlayedStep(frames, step.episode_return + reward, *estimates, acted.actions[0], ended))
 
 
 class Performance:
@@ -144,13 +121,21 @@ class Performance:
         config, self.spec = arguments.settings(run)
         self._seeds = episode_seeds(config.seed, "recording", episodes)
         self.policy, snapshot, self.source = load_policy(run, config, self.spec, arguments.weights, self._seeds.actions)
-        self._act: Act = self.policy.greedy if config.evaluation.policy == "greedy" else self.policy.act
+        self.act = self.policy.greedy if config.evaluation.policy == "greedy" else self.policy.act
         self.stage = make_stage(config.environment)
         self.description = arguments.description(config, self.spec, snapshot.version, self.source, "recording")
 
     def episode(self, number: int) -> Iterator[PlayedStep]:
-        """Play the episode of a seed."""
-        return play_episode(self.stage, self.policy, self._act, int(self._seeds.environments[number]))
-
-    def close(self) -> None:
-        self.stage.close()
+        """Play the episode of a seed. The first step is the picture before any action."""
+        policy, stage = self.policy, self.stage
+        observations, frame = stage.reset(int(self._seeds.environments[number]))
+        memory, step = policy.first_state(1), None
+        while step is None or not step.ended:
+            preferences = policy.preferences(observations, memory)
+            estimates = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+            if step is None:
+                yield (step := PlayedStep([frame], 0.0, *estimates, None))
+            acted = self.act(observations, memory)
+            memory = acted.state
+            observations, reward, ended, frames = stage.step(acted.actions)
+            yield (step := PlayedStep(frames, step.episode_return + reward, *estimates, acted.actions[0], ended))

@@ -69,7 +69,7 @@ def watch(arguments: WatchArguments) -> int:
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     try:
         with (
-            closing(performance),
+            closing(stage),
             Live(console=console, screen=True, auto_refresh=False) as live,
             TerminalPlayer(live, stage.frames_per_second, stage.pixel_aspect) as player,
         ):

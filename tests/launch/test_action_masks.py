@@ -83,7 +83,7 @@ def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy
     run = masked_run(tmp_path / "run", RUNS[name])
     performance = Performance(PlayArguments(run=run, policy=policy, seed=1), 3)
     steps = [step for number in range(3) for step in performance.episode(number) if step.action is not None]
-    performance.close()
+    performance.stage.close()
     assert len(steps) > 15
     hidden = 0
     for step in steps:

@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,15 @@ from PIL import Image
 from rich.console import Console
 from rich.style import Style
 from terminal import Terminal
+from untrained_runs import untrained
 
-from actors.environments import environment_spec
-from actors.policy import Acted, Policy
+from actors.policy import Acted
 from launch.cli import main
 from launch.film.record import VideoWriter
-from launch.film.stage import AtariStage, PlayedStep, make_stage, play_episode
+from launch.film.stage import AtariStage, Performance, PlayedStep
 from launch.film.watch import compose, fit, panel
-from shared.config import EnvironmentConfig, RunConfig
+from launch.results.evaluate import PlayArguments
+from shared.config import EnvironmentConfig
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
 FRAME[::2] = 33
@@ -133,10 +133,10 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
 
 
 @pytest.mark.parametrize("recurrent", ["none", "lstm"])
-def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig, recurrent: str) -> None:
-    config = replace(cartpole, network=replace(cartpole.network, recurrent=recurrent))
-    policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
-    stage = make_stage(config.environment)
+def test_a_step_has_the_action_and_the_output_of_the_network(recurrent: str, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", "cartpole", **{"network.recurrent": recurrent})
+    performance = Performance(PlayArguments(run=run), 1)
+    policy = performance.policy
     given: list[tuple[np.ndarray, tuple]] = []
     after = [policy.first_state(1)]
 
@@ -146,8 +146,9 @@ def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig
         after.append(acted.state)
         return acted
 
-    first, *steps = play_episode(stage, policy, act, 7)
-    stage.close()
+    performance.act = act
+    first, *steps = performance.episode(0)
+    performance.stage.close()
     assert first.action is None
     for step, (observations, memory), before in zip(steps, given, after, strict=False):
         # A memory begins with zeros, and goes from step to step.
