@@ -1,26 +1,20 @@
-"""Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results.
+"""Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results."""
 
-`python -m launch.doctor` computes with the GPUs: a process of its own, because others hide them.
-"""
-
-import json
 import os
 import platform
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from timeit import repeat
 from typing import Any, NamedTuple
 
 from launch.machine import actors_in, machine_bytes, pretended_gpus, usable_cores, usable_gpus
-from launch.processes import module_command, module_environment
 from launch.provenance import source_digest, versions
-from launch.tensorflow_setup import kernels
-from shared.errors import ConfigurationError
+from launch.tensorflow_setup import kernels, prepare_tensorflow
+from shared.errors import ConfigurationError, typed_line
 
 _LEAST_SHARED_BYTES = 512 * 2**20
-_GPU_SECONDS = 300.0
+_MOST_OF_AN_ERROR = 200
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
@@ -102,22 +96,13 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
 
 
 def probe_gpus() -> dict[str, Any] | None:
-    """TensorFlow's results on the GPUs of this machine; None without one."""
+    """TensorFlow's results on the GPUs of this machine; None without one. Imports TensorFlow."""
     count = usable_gpus()
-    if not count:
-        return None
-    report: dict[str, Any] = {"gpus": count}
-    command = module_command("launch.doctor")
     try:
-        ended = subprocess.run(
-            command, env=module_environment(), capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return report | {"error": f"TensorFlow did not finish a convolution in {_GPU_SECONDS:.0f} s"}
-    if ended.returncode:
-        ending = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
-        return report | {"error": ending[-1][:200]}
-    return report | json.loads(ended.stdout.splitlines()[-1])
+        return {"gpus": count, **_compute_on_gpus()} if count else None
+    except Exception as error:
+        # Any failure is a result of the probe.
+        return {"gpus": count, "error": typed_line(error)[:_MOST_OF_AN_ERROR]}
 
 
 def gpu_shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -137,12 +122,10 @@ def gpu_line(report: dict[str, Any]) -> str:
 
 def _compute_on_gpus() -> dict[str, Any]:
     """The devices of TensorFlow, and the time of a convolution and its gradient, which XLA compiles."""
-    # Not by `prepare_tensorflow`, which suppresses the notices.
+    prepare_tensorflow(gpu=True)
     import tensorflow as tf
 
     cards = tf.config.list_physical_devices("GPU")
-    for device in cards:
-        tf.config.experimental.set_memory_growth(device, True)
     built = tf.sysconfig.get_build_info()
     report: dict[str, Any] = {"devices": pretended_gpus() or len(tf.config.list_logical_devices("GPU"))}
     report["cards"] = [tf.config.experimental.get_device_details(device).get("device_name", "") for device in cards]
@@ -159,7 +142,3 @@ def _compute_on_gpus() -> dict[str, Any]:
         # The first call compiles.
         report["xla_milliseconds"] = 1e3 * repeat(lambda: gradient().numpy(), repeat=2, number=1)[1]
     return report
-
-
-if __name__ == "__main__":
-    print(json.dumps(_compute_on_gpus()))

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.doctor import gpu_shortages, probe_gpus
+from launch.doctor import gpu_shortages
 from launch.machine import pretended_gpus
 from launch.presets import PRESETS
-from launch.processes import module_environment
+from launch.processes import module_command, module_environment
 from launch.tensorflow_setup import prepare_for
 from shared.config import ActorConfig
 
@@ -49,12 +49,15 @@ def differentiate(tf32: str, spread: str) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _gpu() -> None:
+def _gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    found = probe_gpus()
-    if found is None:
+    file = tmp_path_factory.mktemp("doctor") / "doctor.json"
+    command = module_command("launch.cli", "doctor", "--json", str(file))
+    subprocess.run(command, env=module_environment(), check=False)
+    (node,) = json.loads(file.read_text())["nodes"]
+    if node["gpu"] is None:
         pytest.skip("this machine has no GPU; with TRIBUTARY_PRETENDED_GPUS=1 its CPU is taken for one")
-    for cause, advice in gpu_shortages(found):
+    for cause, advice in gpu_shortages(node["gpu"]):
         pytest.skip(f"{cause}: {advice}")
 
 

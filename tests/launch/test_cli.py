@@ -95,21 +95,20 @@ for command in ("--version", "--help", "help train", "evaluate --help", "runs --
     output_of(sys.executable, "-c", check)
 
 
-@pytest.mark.parametrize("module", ["launch.machine", "launch.output", "rich.console", "shared.config"])
-def test_ctrl_c_while_the_command_line_is_imported_prints_nothing(module: str) -> None:
+def test_ctrl_c_while_the_command_line_is_imported_prints_nothing() -> None:
     script = """
 import sys
 
 class CtrlC:
     def find_spec(self, name, *_):
-        if name == sys.argv[1]:
+        if name == "rich.console":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, CtrlC())
 from launch.cli import main
 sys.exit(main(["--version"]))
 """
-    result = subprocess.run([sys.executable, "-c", script, module], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 

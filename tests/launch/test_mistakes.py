@@ -47,6 +47,15 @@ MISTAKES = {
     "watch zoo:a/..": "zoo:a/..: no such agent ships",
     "evaluate pong": "the agent that ships is zoo:pong",
     "evaluate .": "is not the folder of a run: it has no config.json",
+    # Rules of several settings.
+    "train --actors 4:2": "--actors 4:2: must have its bounds in order",
+    "train --actors 0:3": "--actors 0:3: must be at least 1",
+    "train --actors many": "--actors many: must be a number, auto, or MIN:MAX",
+    "train --actors :4": "--actors :4: must be a number, auto, or MIN:MAX",
+    "train --network.recurrent lstm --actor.environments 4 --actor.unroll-length 6 --actor.minibatches 3": "3: does "
+    "not divide --actor.environments 4: with a memory",
+    "train a3c --aggregation node --learner.max-policy-lag 1": "leave --learner.max-policy-lag out",
+    "train a3c --aggregation node --executor inline": "--aggregation node: is for --executor ray",
     # Options of an environment's constructor.
     "train cartpole --environment.options sutton_barto_rewrd true": "--environment.options sutton_barto_rewrd True: "
     "CartPole-v1 takes no such option; did you mean sutton_barto_reward?",

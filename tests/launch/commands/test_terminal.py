@@ -17,7 +17,7 @@ from terminal import DEADLINE_SECONDS, Terminal
 from waiting import UNTIL_FRAMES
 from watched_processes import rows
 
-from launch.commands.display import Display, expectation_line, progress_line, progress_table, summary_lines
+from launch.commands.display import Display, progress_line, progress_table, summary_lines
 from launch.presets import PRESETS
 from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
@@ -31,8 +31,11 @@ def command(executor: str, run: Path, more: str = "--total-frames 100M") -> list
     return [*TRIBUTARY, *f"{SMALL} --executor {executor} --run-dir {run} {more}".split()]
 
 
-def check_that_it_is_saved(run: Path) -> None:
-    assert (run / "checkpoints" / f"update-{account_of(run)['updates']}.index").is_file()
+def saved_account(run: Path) -> dict[str, Any]:
+    """The account of a run that is saved at its end."""
+    account = account_of(run)
+    assert (run / "checkpoints" / f"update-{account['updates']}.index").is_file()
+    return account
 
 
 @pytest.mark.parametrize(
@@ -47,8 +50,7 @@ def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectori
         # A shell passes the signal on to the whole job: to the run a second one, which is no second Ctrl-C.
         os.killpg(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 130
-    assert account_of(run)["status"] == "interrupted"
-    check_that_it_is_saved(run)
+    assert saved_account(run)["status"] == "interrupted"
 
 
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
@@ -63,11 +65,10 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     assert b"run folder" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(DEADLINE_SECONDS) == 0
-    summary = account_of(run)
+    summary = saved_account(run)
     assert summary["status"] == "frames_reached"
     assert rows(run)[-1]["frames"] == summary["frames"]
     assert executor == "ray" or "evaluation of update" in (run / "log.txt").read_text()
-    check_that_it_is_saved(run)
 
 
 # The training environments are made before the first checkpoint, those of the evaluator when it begins. One of these
@@ -149,8 +150,8 @@ SUMMARY = {"status": "failed", "episodes": 0, **dict.fromkeys(COUNTS, 1)}
 SUMMARY |= dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing", "mean_return_100"))
 
 
-def screen(columns: int = 80) -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=columns, color_system=None)
+def screen(columns: int = 80, *, terminal: bool = True) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=columns, color_system=None)
 
 
 def shown_by(console: Console) -> str:
@@ -200,13 +201,6 @@ def test_a_slow_interval_does_not_change_the_time_left(cartpole: RunConfig) -> N
     assert progress_line(replace(slow, elapsed_seconds=2.0, frames=241), config).endswith(" -")
 
 
-def test_a_run_that_is_too_short_for_its_return_says_so(cartpole: RunConfig) -> None:
-    now = Progress(agent_steps=1_000, agent_steps_per_second=500.0)
-    for frames, words in ((10_000, ", and --total-frames 10000 ends the run"), (11_000, ": at 500 a second it is")):
-        line = expectation_line(11_000, now, replace(cartpole, stop_at_return=475.0, total_frames=frames))
-        assert f"a return of 475 usually takes 11,000 agent steps{words}" in str(line)
-
-
 @pytest.mark.parametrize(
     ("actors", "fresh", "words"),
     [(1, False, "starting 1 actor…"), (64, True, "starting 64 actors; each first plays up to 1,020 agent steps,")],
@@ -237,31 +231,34 @@ def test_no_table_of_zeros_before_the_actors_report(
 
 def expectations(preset: str, config: RunConfig, *updates: Progress) -> list[str]:
     """The lines of a run about what to expect, after these updates."""
-    shown = io.StringIO()
-    with Display(config, Console(file=shown), preset) as display:
+    console = screen(terminal=False)
+    with Display(config, console, preset) as display:
         for progress in updates:
             display.update(progress)
-    return [line for line in shown.getvalue().splitlines() if "usually" in line]
+    return [line for line in shown_by(console).splitlines() if "usually" in line]
+
+
+PONG, USUAL = PRESETS["pong"].config, PRESETS["pong"].usual_agent_steps
+TAKES = f"a return of 18 usually takes {USUAL:,} agent steps"
 
 
 def test_after_ten_seconds_a_run_says_what_to_expect_once() -> None:
-    pong, usual = PRESETS["pong"].config, PRESETS["pong"].usual_agent_steps
-    reported = Progress(agent_steps=usual - 720_000, agent_steps_per_second=1_000.0)
+    reported = Progress(agent_steps=USUAL - 720_000, agent_steps_per_second=1_000.0)
     at = [replace(reported, elapsed_seconds=seconds) for seconds in (10.0, 11.0, 12.0)]
-    assert expectations("pong", pong, at[0]) == []
+    assert expectations("pong", PONG, at[0]) == []
     # In the first interval after ten seconds no rollout may end.
     empty = Progress(elapsed_seconds=10.5)
-    assert expectations("pong", replace(pong, seed=7), at[0], empty, *at[1:]) == [
-        f"a return of 18 usually takes {usual:,} agent steps: at 1,000 a second it is reached in about 0:12:00; seeds "
-        f"differ by a factor of two"
-    ]
+    reached = ": at 1,000 a second it is reached in about 0:12:00; seeds differ by a factor of two"
+    assert expectations("pong", replace(PONG, seed=7), at[0], empty, *at[1:]) == [TAKES + reached]
+    short = replace(PONG, total_frames=4 * USUAL - 1)
+    assert expectations("pong", short, *at) == [f"{TAKES}, and --total-frames {4 * USUAL - 1} ends the run before"]
 
 
 @pytest.mark.parametrize(
     ("preset", "changed", "progress"),
     [
         ("pong", {"stop_at_return": 10.0}, {}),
-        ("pong", {"environment": replace(PRESETS["pong"].config.environment, frame_skip=2)}, {}),
+        ("pong", {"environment": replace(PONG.environment, frame_skip=2)}, {}),
         ("pong", {}, {"agent_steps": 10**9}),
         ("pong", {}, {"agent_steps_per_second": 0.0}),
         ("vectors", {}, {}),
@@ -276,7 +273,7 @@ def test_nothing_is_expected_of(preset: str, changed: dict[str, Any], progress: 
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
-    console = Console(file=io.StringIO(), width=80)
+    console = screen(terminal=False)
     with Display(cartpole, console) as display:
         display.show(Preparing("starting Ray"))
         display.show(Started("run", cartpole, 2))
@@ -298,7 +295,7 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
 def test_the_last_lines_are_commands(
     status: str, more: str, imports: tuple[str, ...], trust: str, cartpole: RunConfig, tmp_path: Path
 ) -> None:
-    console, summary = Console(file=io.StringIO(), width=1_000), SUMMARY | {"status": status}
+    console, summary = screen(1_000, terminal=False), SUMMARY | {"status": status}
     config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
     with Display(config, console) as display:
         display.show(Started(str(tmp_path), config, 1))

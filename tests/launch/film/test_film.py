@@ -1,6 +1,7 @@
 """Episodes with their pictures, values and preferences; `tributary watch` and `record`."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import av
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,10 +24,11 @@ from untrained_runs import untrained
 from actors.policy import Acted
 from launch.cli import main
 from launch.film.record import VideoWriter
-from launch.film.stage import AtariStage, Performance, PlayedStep
+from launch.film.stage import AtariStage, Performance, PlayedStep, make_stage
 from launch.film.watch import compose, fit, panel
 from launch.results.evaluate import PlayArguments
 from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
 FRAME[::2] = 33
@@ -158,6 +162,34 @@ def test_a_step_has_the_action_and_the_output_of_the_network(recurrent: str, tmp
         assert step.value == policy.values(observations, memory)[0]
     assert [step.ended for step in steps] == [False] * (len(steps) - 1) + [True]
     assert steps[-1].episode_return == len(steps) == len(given) > 5
+
+
+class Blind(CartPoleEnv):
+    """Takes every mode, and draws nothing."""
+
+    def render(self) -> None:
+        return None
+
+
+@pytest.mark.filterwarnings("error", "ignore:.*RGB-array rendering")
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Blind, "cannot be shown: render() gave None, where uint8 [height, width, 3] is expected"),
+        # It has no constructor of its own.
+        (
+            gymnasium.Env,
+            "takes no render_mode, by which it would draw; add render_mode to its constructor, and rgb_arr",
+        ),
+    ],
+)
+def test_what_cannot_be_filmed_is_one_line(kind: type, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=kind)
+    monkeypatch.setitem(gymnasium.registry, "Unseen-v0", spec)
+    # Another test may have imported it, after which stages are in processes, where this environment is not registered.
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+    with pytest.raises(ConfigurationError, match=f"^--environment.id Unseen-v0: {re.escape(why)}"):
+        make_stage(EnvironmentConfig(id="Unseen-v0", frame_skip=1)).reset(1)
 
 
 def test_what_is_shown_stays_in_step_with_what_the_agent_plays() -> None:

@@ -2,28 +2,23 @@
 
 import re
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.spaces import Box, Discrete
 
 from actors.environments import EnvironmentSpec
-from launch.film.stage import make_stage
 from launch.presets import PRESETS
 from launch.python.run import resolved_run
-from launch.settings.check import check_effects, check_network, check_rules, may_change
+from launch.settings.check import check_effects, check_network, may_change
 from launch.settings.files import KINDS, with_settings
 from launch.settings.help import as_toml, settings
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
-from shared.config import ActorConfig, EnvironmentConfig, LearnerConfig, NetworkConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, import_modules, register_method
+from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry, import_modules
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 
@@ -49,10 +44,7 @@ class Headless:
 
 
 def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Set and deleted, so that it is deleted again at the end.
-    monkeypatch.setitem(METHODS, "headless", METHODS["sarsa"])
-    del METHODS["headless"]
-    register_method("headless", Headless, continuous_actions=True)
+    monkeypatch.setitem(METHODS, "headless", MethodEntry(__name__, "Headless", continuous_actions=True))
     given = {"method.name": "headless", "environment.action_mask": "legal"}
     with pytest.raises(ConfigurationError, match=r"--environment.action-mask legal: method headless supports no masks"):
         check_network(with_settings(PRESETS["cartpole"].config, given), replace(IMAGES, images=False, masked=True))
@@ -80,29 +72,6 @@ def test_the_modules_of_the_working_folder_shadow_no_others(tmp_path: Path, monk
     import_modules([f"ours_{tmp_path.name}", f"theirs_{tmp_path.name}"])
     ours, theirs = (sys.modules.pop(f"{name}_{tmp_path.name}") for name in ("ours", "theirs"))
     assert (Path(str(ours.__file__)).parent, Path(str(theirs.__file__)).parent) == (tmp_path, tmp_path / "installed")
-
-
-LSTM = NetworkConfig(recurrent="lstm")
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"actors": "4:2"}, "--actors 4:2: must have its bounds in order"),
-        ({"actors": "0:3"}, "at least 1"),
-        *(({"actors": value}, f"--actors {value}: must be a number, auto, or MIN:MAX") for value in ("many", ":4")),
-        (
-            {"network": LSTM, "actor": ActorConfig(4, 6, minibatches=3)},
-            "3: does not divide --actor.environments 4: with a",
-        ),
-        ({"aggregation": "node", "learner": LearnerConfig(2, max_policy_lag=1)}, "leave --learner.max-policy-lag out"),
-        ({"aggregation": "node", "learner": LearnerConfig(2), "executor": "inline"}, "is for --executor ray"),
-    ],
-)
-def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        check_rules(RunConfig(**settings))
-    assert problem in str(raised.value)
 
 
 def test_a_file_of_all_settings_is_no_choice(tmp_path: Path) -> None:
@@ -140,7 +109,6 @@ IMAGES = EnvironmentSpec(
     frames_per_agent_step=1,
 )
 PARTS = ObservationParts((("speed", 2),), (ImagePart("image_camera", (84, 84, 4)), ImagePart("image_map", (40, 35, 1))))
-MLP = NetworkConfig(name="mlp")
 BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, float("inf"))))
 
 
@@ -163,41 +131,6 @@ def test_what_a_network_cannot_see_is_one_line(spec: EnvironmentSpec, settings: 
     with pytest.raises(ConfigurationError) as raised:
         check_network(config, spec)
     assert line in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-class Blind(CartPoleEnv):
-    """Takes every mode, and draws nothing."""
-
-    def render(self) -> None:
-        return None
-
-
-class Bare(gymnasium.Env):
-    """Has no constructor of its own."""
-
-    observation_space, action_space = Box(0, 9, (1,)), Discrete(2)
-
-
-@pytest.mark.filterwarnings("error", "ignore:.*RGB-array rendering")
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        (Blind, "cannot be shown: render() gave None, where uint8 [height, width, 3] is expected"),
-        (Bare, "takes no render_mode, by which it would draw; add render_mode to its constructor, and rgb_array to "),
-    ],
-)
-def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=kind)
-    monkeypatch.setitem(gymnasium.registry, "Unseen-v0", spec)
-    # Another test may have imported it, after which stages are in processes, where this environment is not registered.
-    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
-    with (
-        pytest.raises(ConfigurationError) as raised,
-        closing(make_stage(EnvironmentConfig(id="Unseen-v0", frame_skip=1))) as stage,
-    ):
-        stage.reset(1)
-    assert str(raised.value).startswith(f"--environment.id Unseen-v0: {why}")
     assert "\n" not in str(raised.value)
 
 
