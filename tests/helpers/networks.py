@@ -61,7 +61,7 @@ def network(
 
 
 def shape_of(kind: str) -> tuple[int, ...]:
-    return _SHAPES.get(kind, (84, 84, 4))
+    return _SHAPES.get(kind, (36, 36, 4))
 
 
 def observations(kind: str, *leading: int, seed: int = 0) -> np.ndarray:

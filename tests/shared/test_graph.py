@@ -88,15 +88,6 @@ def test_an_argument_of_another_shape_or_dtype_is_refused(keep: Graph, wrong: np
         keep(wrong)
 
 
-def test_with_a_gpu_the_runtime_places_calls(keep: Graph, kept: tf.Variable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
-    # On the CPU the operation is called as it is; here nothing of that is left.
-    monkeypatch.setattr(tf.raw_ops, "StatefulPartitionedCall", None)
-    for value in (1.0, 2.0):
-        keep(np.full(2_000, value, np.float32))
-        np.testing.assert_array_equal(kept.numpy(), np.full(2_000, value))
-
-
 def test_xla_compiles_a_graph_without_a_gpu_too() -> None:
     """It refuses what it has no kernel of. A call of the operation alone would not compile, and take the string."""
 
@@ -109,37 +100,32 @@ def test_xla_compiles_a_graph_without_a_gpu_too() -> None:
         Graph(length, signature, compiled=True)(np.ones(3, np.float32))
 
 
-def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variable) -> None:
-    tf.config.run_functions_eagerly(True)
-    try:
-        keep(np.ones(2_000, np.float32))
-    finally:
-        tf.config.run_functions_eagerly(False)
-    np.testing.assert_array_equal(kept.numpy(), np.ones(2_000))
-    assert keep.traces == 0
-
-
 class Pair(NamedTuple):
     first: tf.Tensor
     second: tf.Tensor
 
 
 @pytest.mark.parametrize("way", ["operation", "runtime", "eager"])
-def test_arguments_may_be_nested(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_arguments_are_taken_however_a_call_is_run(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the operation itself, by the runtime, which places calls where there is a GPU, or without a graph."""
+
     def function(pair: Pair, rest: tuple[tf.Tensor, ...]) -> tf.Tensor:
         assert all(isinstance(x, tf.Tensor) for x in (*pair, *rest))
         return tf.reduce_sum(pair.first) + 10.0 * pair.second - rest[0]
 
+    if way != "operation":
+        monkeypatch.setattr(tf.raw_ops, "StatefulPartitionedCall", None)
     if way == "runtime":
         monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     number = tf.TensorSpec((), tf.float32)
     graph = Graph(function, [Pair(tf.TensorSpec((3,), tf.float32), number), (number,)])
     tf.config.run_functions_eagerly(way == "eager")
     try:
-        (result,) = graph(Pair(np.ones(3, np.float32), np.float32(4.0)), (np.float32(2.0),))
+        results = [graph(Pair(np.ones(3, np.float32), np.float32(x)), (np.float32(2.0),)) for x in (4.0, 5.0)]
     finally:
         tf.config.run_functions_eagerly(False)
-    assert result.numpy() == 41.0
+    assert [float(result.numpy()) for (result,) in results] == [41.0, 51.0]
+    assert graph.traces == (way != "eager")
 
 
 def test_an_array_of_a_tensor_outlives_it() -> None:

@@ -61,12 +61,9 @@ def test_losses_and_their_gradients_select_agent_steps(bad: float) -> None:
     np.testing.assert_allclose(standardised(x, MASK), [[1.0], [0.0], [-1.0]], atol=1e-5)
 
 
-def test_the_advantage_of_a_single_step_is_kept() -> None:
-    mask = tf.constant([[0.0], [1.0]])
-    np.testing.assert_array_equal(standardised(tf.constant([[np.nan], [3.0]]), mask), [[0.0], [3.0]])
-
-
-def test_equal_advantages_are_standardised_to_zero() -> None:
+def test_equal_advantages_are_standardised_to_zero_and_a_single_one_is_kept() -> None:
+    single = standardised(tf.constant([[np.nan], [3.0]]), tf.constant([[0.0], [1.0]]))
+    np.testing.assert_array_equal(single, [[0.0], [3.0]])
     np.testing.assert_array_equal(standardised(tf.constant([[3.0], [np.nan], [3.0]]), MASK), np.zeros((3, 1)))
     found, _ = standardised_by_recent(tf.constant([[0.0], [np.nan], [0.0]]), MASK, np.zeros(3))
     np.testing.assert_array_equal(found, np.zeros((3, 1)))
