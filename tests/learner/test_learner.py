@@ -142,7 +142,7 @@ def test_a_version_has_the_same_moments_after_a_resume(cartpole: RunConfig, tmp_
     assert (again.version, again.frames) == (published.version, published.frames)
 
 
-def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig, tmp_path: Path) -> None:
+def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole)
     assert learner.snapshot().advantage_moments == (0.0, 0.0, 0.0)
     for sequence in (1, 2):
@@ -153,21 +153,15 @@ def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfi
     assert learner.submit(refused).dropped == "non_finite"
     # The second ones push out a quarter of the last 1,024 agent steps.
     assert learner.snapshot().advantage_moments == (0.75 * 256 + 256, 0.75 * 64 + 64, 0.75 * 512 + 512)
-    other = restored(learner, make_learner(cartpole), tmp_path)
-    assert other.snapshot().advantage_moments == learner.snapshot().advantage_moments
-    assert other.state() == learner.state()
 
 
-def test_the_reward_factor_is_of_all_accepted_returns(cartpole: RunConfig, tmp_path: Path) -> None:
+def test_the_reward_factor_is_of_all_accepted_returns(cartpole: RunConfig) -> None:
     learner, returns = make_learner(cartpole), np.random.default_rng(0).normal(7.0, 4.0, (60, 1))
     assert learner.snapshot().reward_factor is None
     for sequence, part in enumerate((returns[:10], returns[10:]), start=1):
         learner.submit(report(sequence, version=learner.version, return_moments=Moments.of(part)))
     assert learner.submit(report(3, version=9, return_moments=Moments.of(returns + 1e6))).dropped == "unknown_version"
     assert learner.snapshot().reward_factor == pytest.approx(1.0 / returns.std(), rel=1e-6)
-    other = restored(learner, make_learner(cartpole), tmp_path)
-    assert other.snapshot().reward_factor == learner.snapshot().reward_factor
-    assert other.state() == learner.state()
     equal = make_learner(cartpole)
     equal.submit(report(1, return_moments=Moments(2, np.zeros(1), np.full(1, 1e-30))))
     assert equal.snapshot().reward_factor == pytest.approx(1e4), "almost no variance"
@@ -225,7 +219,9 @@ def test_n_updates_twice_equal_2n(optimizer: OptimizerConfig, k: int, cartpole: 
     assert half.state() == whole.state()
     for name, variable in whole.variables().items():
         np.testing.assert_array_equal(half.variables()[name].numpy(), variable.numpy(), err_msg=name)
-    np.testing.assert_array_equal(half.snapshot().parameters, whole.snapshot().parameters)
+    (_, parameters, *others), (_, expected, *expected_others) = half.snapshot(), whole.snapshot()
+    np.testing.assert_array_equal(parameters, expected)
+    assert others == expected_others
 
 
 def test_a_snapshot_does_not_change_and_is_read_in_place(cartpole: RunConfig) -> None:
