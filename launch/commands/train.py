@@ -1,6 +1,11 @@
-"""`tributary train [PRESET] [SETTINGS]`: options to a request, the library's `train`, and its events on the screen."""
+"""`tributary train [PRESET] [SETTINGS]`: options to a request, the library's `train`, and its events on the screen.
+
+With `--seeds 1,2,3` several runs in turn, each in a driver process.
+"""
 
 import os
+import re
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,16 +13,23 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.commands.display import Display
-from launch.commands.seeds import parse_seeds, result_code, train_seeds
+from launch.commands.runs import runs_table
+from launch.driver import train_in_process
 from launch.files import write_json
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.output import EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, print_line, quoted
 from launch.presets import PRESETS
+from launch.provenance import provenance
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
+from launch.run.modules import imports_permitted
+from launch.run.summary import run_status
+from launch.settings.check import check_changes
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
-from launch.train import train
-from shared.errors import TrainingFailedError, setting_error
+from launch.train import Result, train
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
+
+_EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
 
 @dataclass(frozen=True)
@@ -35,27 +47,24 @@ def train_line(arguments: TrainArguments) -> int:
     resolved = resolve_request(arguments)
     if resolved.preset_chosen:
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
-    seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
-    for name, value in (
-        ("resume", arguments.resume),
-        ("seed", arguments.settings.get("seed")),
-        ("storage", resolved.config.storage),
-    ):
-        if seeds is not None and value is not None:
-            raise setting_error(name, value, "is of one run, and --seeds trains several")
+    seeds: list[int] = []
+    if arguments.seeds is not None:
+        seeds = parse_seeds(arguments.seeds)
+        seed, storage = arguments.settings.get("seed"), resolved.config.storage
+        for name, value in (("resume", arguments.resume), ("seed", seed), ("storage", storage)):
+            if value is not None:
+                raise setting_error(name, value, "is of one run, and --seeds trains several")
+        # Resolved once for all seeds: after the first one, latest would name its run.
+        arguments = replace(arguments, start_from=str(resolved.start_from) if resolved.start_from else None)
     folder = resolved.resume or arguments.run_dir
     with ExitStack() as stack:
         if folder is None:
             folder = new_run_dir(resolved.name)
             stack.callback(discard_if_empty, folder)
-        if seeds is None:
-            return _train(arguments, resolved, folder)
-        # Resolved once for all seeds: after the first one, latest would name its run.
-        start_from = None if resolved.start_from is None else str(resolved.start_from)
-        return train_seeds(replace(arguments, start_from=start_from), seeds, folder, arguments.json)
+        return _train_seeds(arguments, seeds, folder) if seeds else _train_here(arguments, resolved, folder)
 
 
-def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
+def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
     """Train in this process, which a second Ctrl-C ends, with the events on the console. Returns the exit code."""
     console = Console()
     with Interrupts() as interrupts:
@@ -82,4 +91,73 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
                 write_json(arguments.json, summary)
             return EXIT_FAILED
     write_json(arguments.json, result.summary)
-    return result_code(result)
+    return _exit_code(result)
+
+
+def _exit_code(result: Result) -> int:
+    return _EXIT_CODES.get(result.status, EXIT_DONE) if result.trained else EXIT_DONE
+
+
+# ---- Several seeds
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1,2,3` or `1-10` as a list."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not numbers:
+            raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
+        seeds += numbers
+    return list(dict.fromkeys(seeds))
+
+
+def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) -> int:
+    """Train each seed in turn in `folder`/seed-N, and print a table. Returns the exit code: that of the worst run.
+
+    A seed that has a checkpoint goes on from it, unless it is done. After an interrupt no other seed begins.
+    """
+    console, code = Console(), EXIT_DONE
+    paths = {seed: folder / f"seed-{seed}" for seed in seeds}
+    with Interrupts() as interrupts, interrupts.training():
+        for seed, path in paths.items():
+            print_line(console, f"seed {seed}: {path}")
+            try:
+                code = max(code, _train_seed(arguments, seed, path, console, interrupts))
+            except ConfigurationError as error:
+                # At the first seed it is a mistake in the command.
+                if seed == seeds[0]:
+                    raise
+                print_line(console, f"error: {error}")
+                code = max(code, EXIT_USAGE)
+            if interrupts.requested or code == EXIT_INTERRUPTED:
+                code = EXIT_INTERRUPTED
+                break
+    summaries = {seed: read_object(path / "summary.json") for seed, path in paths.items()}
+    write_json(arguments.json, {"seeds": {str(seed): summary for seed, summary in summaries.items()}, **provenance()})
+    if runs := [run_status(path) for path in paths.values() if RunFolder(path).settings_file.is_file()]:
+        console.print(runs_table(runs, folder, console), highlight=False)
+    print_line(console, f"curves:  tributary plot {quoted(folder)}")
+    if code != EXIT_DONE:
+        print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}")
+    return code
+
+
+def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, interrupts: Interrupts) -> int:
+    settings = {**request.settings, "seed": seed}
+    run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
+    folder = RunFolder(path)
+    if folder.has_checkpoint:
+        check_changes(run.config, folder.read_settings(), path)
+        # The command names these, in a preset or a file.
+        with imports_permitted(*run.config.environment.modules):
+            run = resolve_request(TrainRequest(None, settings, resume=str(path)))
+    with Display(run.config, console, run.preset) as display:
+        try:
+            return _exit_code(train_in_process(run.config, path, display.show, stop=interrupts, **run.options))
+        except TrainingFailedError as error:
+            display.message(f"training failed: {error}")
+            return EXIT_FAILED
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED

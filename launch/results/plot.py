@@ -106,8 +106,11 @@ def plot(arguments: PlotArguments) -> None:
     with curves_figure(groups, x, y) as chart:
         save(chart, paths, runs=[curve.run.folder.name for curve in curves])
     console = Console()
-    for line in (*map(band_line, groups), *(f"curves: {path}" for path in paths)):
-        print_line(console, line)
+    for band in groups:
+        ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.run.config.seed})" for curve in band.curves)
+        print_line(console, f"{band.label}: at the end {ends}")
+    for path in paths:
+        print_line(console, f"curves: {path}")
     grid = common_x(curves)
     figures = {"x": x, "y": y, "grid": grid.tolist(), "groups": [as_json(band, grid) for band in groups]}
     write_json(arguments.json, figures | provenance())
@@ -149,12 +152,6 @@ def default_output(runs: list[Path], name: str) -> Path:
     parents = {run.absolute().parent for run in runs}
     in_one = len(parents) == 1 and not RunFolder(runs[0]).ships
     return (parents.pop() if in_one else Path.cwd()) / name
-
-
-def band_line(band: Band) -> str:
-    """A line with the last return of each run of a group."""
-    ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.run.config.seed})" for curve in band.curves)
-    return f"{band.label}: at the end {ends}"
 
 
 def as_json(band: Band, grid: npt.NDArray[np.float64]) -> dict[str, Any]:

@@ -126,25 +126,23 @@ def modules_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return with_settings(RunConfig(), {name: settings[name] for name in names}).environment.modules
 
 
-def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+def by_full_name(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their full names."""
-    return dict(_flat(settings, ""))
-
-
-def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         name = prefix + str(key).replace("-", "_")
         if name in KINDS:
-            yield name, value
+            flat[name] = value
         elif name not in _SECTIONS:
             near = similar(name, [*_SECTIONS, *KINDS])
             advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
             raise ConfigurationError(f"{option_name(name)}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
+            flat |= by_full_name(value, f"{name}.")
         else:
             example = next(setting for setting in KINDS if setting.startswith(f"{name}."))
             raise setting_error(name, value, f"is a group of settings, like {example}")
+    return flat
 
 
 # ---- One value: the only place that reads its type, from a file, a dictionary or the text of a command line

@@ -40,7 +40,7 @@ def received(monkeypatch: pytest.MonkeyPatch, none_ahead: None) -> list[RunConfi
         return library.train(*arguments, **named)
 
     monkeypatch.setattr(inline, "Actor", Seen)
-    monkeypatch.setattr("launch.commands.seeds.train_in_process", in_this_process)
+    monkeypatch.setattr("launch.commands.train.train_in_process", in_this_process)
     monkeypatch.setattr("launch.python.run.train_in_process", in_this_process)
     return seen
 

@@ -15,7 +15,7 @@ from waiting import UNTIL_FRAMES
 from watched_processes import Watched
 
 from launch.cli import main
-from launch.commands.seeds import parse_seeds
+from launch.commands.train import parse_seeds
 from launch.presets import PRESETS
 from launch.train import Result
 from shared.config import RunConfig
@@ -86,7 +86,7 @@ def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(monkeypatch, 
             raise error
         return Result(folder, {"status": "frames_reached"})
 
-    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    monkeypatch.setattr("launch.commands.train.train_in_process", train)
     assert main(["train", "cartpole", "--seeds", "1-3", "--run-dir", "study", "--json", "seeds.json"]) == 2
     assert trained == [(seed, Path(f"study/seed-{seed}")) for seed in (1, 2, 3)]
     printed = capsys.readouterr().out
@@ -115,7 +115,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             run_of(config.seed, folder.parent, config)
         return Result(folder, {"status": "frames_reached"})
 
-    monkeypatch.setattr("launch.commands.seeds.train_in_process", train)
+    monkeypatch.setattr("launch.commands.train.train_in_process", train)
     return seen
 
 
