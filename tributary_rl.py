@@ -249,20 +249,8 @@ def evaluate(run: AnyRun, *, episodes: int = 100, **options: Unpack[PlayOptions]
     return Run(run).evaluate(episodes=episodes, **options)
 
 
-def _training(
-    preset: str | None,
-    seed: int | None,
-    total_frames: int | None,
-    stop_after_seconds: float | None,
-    settings: Mapping[str, Any] | None,
-    on_row: OnRow | None,
-    on_event: OnEvent | None,
-    progress: bool,
-    **where: Any,
-) -> Training:
+def _training(on_row: OnRow | None, on_event: OnEvent | None, progress: bool, **request: Any) -> Training:
     # It imports the library, which loading an agent does without.
     from launch.python.run import Training, resolved_run
 
-    settings_by_name = {"seed": seed, "total_frames": total_frames, "stop_after_seconds": stop_after_seconds}
-    changed = {**(settings or {}), **{name: value for name, value in settings_by_name.items() if value is not None}}
-    return Training(resolved_run(preset, changed, **where), where["run_dir"], on_row, on_event, progress=progress)
+    return Training(resolved_run(**request), request["run_dir"], on_row, on_event, progress=progress)

@@ -154,14 +154,12 @@ class Run:
 
 
 def resolved_run(
-    preset: str | None, settings: Mapping[str, Any], *, trust_imports: bool = False, **where: Any
+    preset: str | None, settings: Mapping[str, Any] | None, *, trust_imports: bool = False, **where: Any
 ) -> ResolvedRun:
-    """The arguments of `tributary_rl.train` as a run with resolved settings.
-
-    Raises:
-        ConfigurationError: see `resolve_request`.
-    """
-    changes, preset = by_full_name(settings), read_value("preset", str | None, preset)
+    """The arguments of `tributary_rl.train` as a run with resolved settings; for errors see `resolve_request`."""
+    changes, preset = by_full_name(settings or {}), read_value("preset", str | None, preset)
+    named = {name: where.pop(name, None) for name in ("seed", "total_frames", "stop_after_seconds")}
+    changes |= {name: value for name, value in named.items() if value is not None}
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
     where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):
