@@ -281,10 +281,7 @@ class Training:
         if self._unwritten and self._row:
             # Readers take the later one of two rows with the same frames.
             late = {OWN + name: value for name, value in self._unwritten.items()}
-            try:
-                append_line(RunFolder(self.path).metrics, to_json(self._row | late).encode() + b"\n")
-            except OSError as error:
-                display.message(f"warning: the last recorded numbers were not written: {error.strerror}")
+            append_line(RunFolder(self.path).metrics, to_json(self._row | late).encode() + b"\n")
         if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
 

@@ -176,14 +176,9 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """`value` without a class of the caller or of NumPy, which files and other processes may not know."""
+    """`value` without a class of NumPy."""
     if isinstance(value, Mapping):
-        return {_plain(option): _plain(each) for option, each in value.items()}
-    if isinstance(value, str):
-        # An enumeration has another text for `str`.
-        return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
+        return {option: _plain(each) for option, each in value.items()}
     return value.item() if getattr(value, "shape", None) == () else value
 
 

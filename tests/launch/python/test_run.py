@@ -117,21 +117,6 @@ def test_numbers_that_come_after_the_last_row_are_in_a_copy_of_it(make: Make, tm
     assert json.loads(line) == {"frames": 8, "own/in_a_row": 1.0, "own/late": 2.5, "own/later": 3.0}
 
 
-def test_late_numbers_that_cannot_be_written_end_no_run(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    def on_event(event: Event, training: Training) -> None:
-        if isinstance(event, Row):
-            training.record({"late": 2.5})
-            # As on a full disk: it cannot be opened.
-            (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True, exist_ok=True)
-
-    under_way = make(Run("frames_reached", {"frames": 8}), None, on_event, progress=True)
-    under_way.follow()
-    under_way.wait()
-    assert "warning: the last recorded numbers were not written: Is a directory" in capsys.readouterr().out
-
-
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.toml").write_text("seed = 3")
