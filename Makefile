@@ -110,7 +110,7 @@ parity: $(INSTALLED)
 	$(BIN)/python docs/studies/parity.py $(ARGS)
 
 soak: $(INSTALLED)
-	$(BIN)/python tests/chaos/soak.py 30 20 soak.json
+	$(BIN)/python tests/chaos/soak.py 30 20
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,12 +26,7 @@ from launch.run.storage import check_storage
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
 from launch.run.weights import FirstWeights, weights_to_start_from, write_weights
-from launch.settings.check import (
-    check_checkpoint,
-    check_network,
-    on_device,
-    resume_lines,
-)
+from launch.settings.check import check_checkpoint, check_network, on_device, resume_lines
 from launch.settings.resolve import divided_among, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for
 from shared.config import RunConfig
@@ -95,10 +90,11 @@ def train(
         TrainingFailedError: it failed. The learned weights are saved, unless the message says otherwise.
         KeyboardInterrupt: one was raised in this thread. What was learned since the last checkpoint is lost.
     """
+    run = _Run(config, RunFolder(folder), on_event, stop or StopRequest(), preset, resume)
     try:
-        run = _prepare(config, RunFolder(folder), on_event, stop or StopRequest(), preset, resume, start_from)
-        if isinstance(run, Result):
-            return run
+        ended = _prepare(run, start_from)
+        if ended is not None:
+            return Result(run.folder.path, ended, trained=False)
         summary = _train_inline(run) if config.executor == "inline" else _train_on_ray(run)
     except ConfigurationError as error:
         if resume or preset not in PRESETS:
@@ -110,23 +106,24 @@ def train(
 
 @dataclass
 class _Run:
-    """A run that was checked.
+    """A run on its way from its checks to its learner.
 
     Attributes:
         budget: actors and threads; None on a cluster before its nodes are known.
+        first: weights of another run that it starts from.
         training: whether its learner is ready.
     """
 
     config: RunConfig
-    spec: "EnvironmentSpec"
     folder: RunFolder
-    preset: str
-    resume: bool
-    budget: ThreadBudget | None
-    first: FirstWeights | None
     on_event: OnEvent
     stop: StopRequest
-    started: float
+    preset: str
+    resume: bool
+    started: float = field(default_factory=time.time)
+    spec: "EnvironmentSpec" = field(init=False)
+    budget: ThreadBudget | None = None
+    first: FirstWeights | None = None
     training: bool = False
 
     def say(self, text: str | None) -> None:
@@ -134,27 +131,18 @@ class _Run:
             self.on_event(Message(text))
 
 
-def _prepare(
-    config: RunConfig,
-    folder: RunFolder,
-    on_event: OnEvent,
-    stop: StopRequest,
-    preset: str,
-    resume: bool,
-    start_from: Path | None,
-) -> _Run | Result:
-    """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
+def _prepare(run: _Run, start_from: Path | None) -> dict[str, Any] | None:
+    """Check all that can be checked before a worker starts. Returns the summary of a run with nothing left to do."""
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import environment_spec, measure_observation_mean
 
-    started = time.time()
+    config, folder, resume = run.config, run.folder, run.resume
     if resume:
         # Another process may hold the folder: the lock is known at once, and missing files of that process are not
         # reported.
         lock_folder(folder.path).close()
-    on_event(Preparing("checking the settings and the environment"))
-    spec = environment_spec(config.environment, trial=True)
-    run = _Run(config, spec, folder, preset, resume, None, None, on_event, stop, started)
+    run.on_event(Preparing("checking the settings and the environment"))
+    spec = run.spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
     for note in spec.notes:
         run.say(f"note: {note}")
@@ -177,7 +165,7 @@ def _prepare(
         reached = reached_limit(config, summary)
         if reached is not None:
             run.say(reached)
-            return Result(folder.path, summary, trained=False)
+            return summary
         for line in resume_lines(config, folder):
             run.say(line)
     else:
@@ -186,9 +174,9 @@ def _prepare(
             run.first = weights_to_start_from(config, spec, RunFolder(start_from))
             run.spec = run.first.spec
         elif centres_observations(config, spec):
-            on_event(Preparing("measuring the mean observation"))
+            run.on_event(Preparing("measuring the mean observation"))
             run.spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
-    return run
+    return None
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:

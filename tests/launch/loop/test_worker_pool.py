@@ -113,94 +113,58 @@ def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:
     assert [type(event) for event in events] == [Outcome]
 
 
-def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 2, hang_seconds=5.0, start_seconds=60.0)
-    sequence = 0
-
-    def reports_until(stop: float) -> list:
-        """Actor 0 reports every second, actor 1 never after its second one."""
-        nonlocal sequence
-        seen = []
-        while executor.clock.now < stop:
-            executor.clock.now += 1.0
-            sequence += 1
-            executor.completions.append(report(0, sequence, 0))
-            seen.append(next(events))
-        return seen
-
-    # Its first rollout may take as long as a process needs to start: 59 s. The second takes 2 s.
-    reports_until(59.0)
-    for number in (1, 2):
-        executor.completions.append(report(1, number, 0))
-        executor.clock.now += 2.0 * (number - 1)
-        next(events)
-    at = executor.clock.now
-    assert not any(isinstance(event, Failed) for event in reports_until(at + 40.0))
-    failed, replaced = (event for event in reports_until(at + 45.0) if not isinstance(event, Outcome))
-    assert failed.reason.startswith("no report for 41 s, its longest rollout took 2.0 s: it hangs; where rollouts take")
-    assert replaced == Replaced(failed, 2)
-
-
 def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
     """A report of a call in which the actor worked for `seconds`, and waited."""
     stages = StageSeconds(seconds / 2, seconds / 4, seconds / 4, 1e4, 1e4)
     return report(actor_id, sequence, 0)._replace(stage_seconds=stages)
 
 
-def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
-    # A process starts for 20 s, then plays for 40; a call that only differentiates teaches nothing about the next one.
-    for sequence, (seconds, worked) in enumerate([(60.0, 40.0), (0.1, 0.1), (45.0, 45.0), (45.0, 45.0)], 1):
-        executor.clock.now += seconds
-        executor.completions += [None, working(sequence, worked)]
-        assert next(events) is None
-        assert isinstance(next(events), Outcome)
-    # One of 50 s in a call of its own, and its first gradient.
-    executor.completions += [Heartbeat(0), 0.1, working(5, 50.1)]
-    assert kinds(events, 3) == [Heartbeat, type(None), Outcome]
-    executor.clock.now += 20 * 50.1 - 1.0
-    executor.completions.append(None)
-    assert next(events) is None
-    executor.clock.now += 2.0
-    hung = next(events)
-    assert isinstance(hung, Failed)
-    assert "its longest rollout took 50.1 s: it hangs" in hung.reason
+EVALUATION = EvaluationConfig(episodes=80, environments=20)
+# One of 1,000 seconds, and so many after it.
+PAUSED = [working(1, 1.0), *(working(sequence, 1_000.0 if sequence == 2 else 1.0) for sequence in range(2, 203))]
+SUM = [working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)]]
 
 
-@pytest.mark.parametrize(("rollouts", "forgotten"), [(199, False), (200, True)])
-def test_a_long_pause_lengthens_the_limit_for_200_rollouts(rollouts: int, forgotten: bool, cartpole: RunConfig) -> None:
-    executor, events, *_ = begun(cartpole, hang_seconds=30.0, start_seconds=180.0)
-    for sequence in range(2, 3 + rollouts):
-        executor.completions.append(working(sequence, 1_000.0 if sequence == 2 else 1.0))
-        assert isinstance(next(events), Outcome)
-    executor.completions += [31.0, None]
-    assert next(events) is None
-    assert isinstance(next(events), Failed) is forgotten
-
-
-def test_an_actor_may_make_its_environments_of_an_evaluation_as_slowly_as_at_its_start(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = begun(cartpole, hang_seconds=30.0, start_seconds=180.0)
-    assert coordinator.evaluate("sampled", EVALUATION)
-    executor.completions += [report(0, 2, 1), 179.0, 2.0]
-    assert isinstance(next(events), Outcome)
-    assert next(events) is None
-    assert executor.tape[-1] == "evaluate 0"
-    _, hung = next(events), next(events)
-    assert isinstance(hung, Failed)
-    assert hung.reason.endswith("raise --supervision.start-seconds")
-
-
-def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
-    parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
-    executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts))
-    assert all(isinstance(next(events), Outcome) for _ in parts)
-    # Three times the 24 s of actor 7.
-    executor.clock.now = 71.0
-    executor.completions.append(None)
-    assert next(events) is None
-    executor.clock.now = 73.0
-    assert isinstance(next(events), Failed)
+@pytest.mark.parametrize(
+    ("calls", "limit", "reason"),
+    [
+        ([], 180, "no report for 181 s, it has not reported yet: it hangs; where rollouts take so long, raise"),
+        # Another actor's reports do not count.
+        ([25.0, report(1, 1, 0), 25.0, report(1, 2, 0)], 130, "it has not reported yet"),
+        ([59.0, working(1, 1.0), 2.0, working(2, 1.0)], 40, "its longest rollout took 2.0 s: it hangs"),
+        ([report(0, 1, 0)], 30, "raise --supervision.hang-seconds"),
+        # A process starts for 20 s, then plays for 40.
+        ([60.0, working(1, 40.0)], 120, "took 40.0 s"),
+        # A call that only differentiates teaches nothing about the next one.
+        ([60.0, working(1, 40.0), 0.1, working(2, 0.1), 45.0, working(3, 45.0)], 900, "took 45.0 s"),
+        # A rollout of 50 s in a call of its own, and its first gradient.
+        ([working(1, 1.0), Heartbeat(0), 0.1, working(2, 50.0)], 1_000, "took 50.0 s"),
+        # A long pause lengthens the limit for 200 rollouts.
+        (PAUSED[:-1], 20_000, "took 1000.0 s"),
+        (PAUSED, 30, "took 1.0 s"),
+        # For an evaluation an actor makes environments, as at its start.
+        (["evaluation", report(0, 1, 0)], 180, "raise --supervision.start-seconds"),
+        # A sum takes as long as its busiest actor: three times 24 s.
+        ([AggregatedReport(0, np.zeros(2, np.float32), tuple(SUM))], 72, "took 24.0 s"),
+        ([report(0, 1, 0), *[29.0, Heartbeat(0, new_steps_follow=False)] * 3], 30, "took 0.0 s"),
+        # An actor starts behind an aggregator.
+        ([report(0, 1, 0), ChildEvent(0, Failed(7, "gone"))], 180, "it has not reported yet"),
+    ],
+)
+def test_an_actor_hangs_after_its_limit_and_is_replaced(
+    calls: list, limit: int, reason: str, cartpole: RunConfig
+) -> None:
+    """`calls` are completions and the seconds between them; then comes none."""
+    executor, events, coordinator, _ = make(cartpole, 2, hang_seconds=30.0, start_seconds=180.0)
+    if "evaluation" in calls:
+        assert coordinator.evaluate("sampled", EVALUATION)
+    executor.completions += [*(call for call in calls if call != "evaluation"), *[1.0] * 20_100]
+    executor.completed_unseen, silent_since = {1}, 0.0
+    while not (isinstance(event := next(events), Failed) and event.actor_id == 0):
+        silent_since = silent_since if event is None else executor.clock.now
+    assert limit < executor.clock.now - silent_since <= limit + 1.1
+    assert reason in event.reason
+    assert Replaced(event, 2) in (next(events), next(events))
 
 
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
@@ -222,9 +186,6 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     with pytest.raises(TrainingStoppedError, match="21 rollouts in a row were not finite"):
         next(events)
     assert learner.is_finite()
-
-
-EVALUATION = EvaluationConfig(episodes=80, environments=20)
 
 
 def evaluating(
@@ -355,24 +316,22 @@ def test_a_played_rollout_is_completed_before_an_evaluation(cartpole: RunConfig)
     assert executor.tape[-1] == "evaluate 0"
 
 
-@pytest.mark.parametrize(("longest_episode", "trained"), [(20_000, 1), (0, 1_600_000)])
-def test_a_long_evaluation_goes_on(longest_episode: int, trained: int, cartpole: RunConfig) -> None:
+@pytest.mark.parametrize(
+    ("longest_episode", "trained", "played"),
+    # The 80 episodes have 1,600,000 agent steps at most, or training had as many.
+    [(20_000, 1, [800_000] * 3), (0, 1_600_000, [800_000] * 3), (0, 1, [600_000] * 2)],
+)
+def test_an_evaluation_whose_episodes_do_not_end_is_given_up(
+    longest_episode: int, trained: int, played: list[int], cartpole: RunConfig
+) -> None:
     executor, events, coordinator, _ = make(cartpole, 1, longest_episode=longest_episode)
     executor.completions += [report(0, 1, 0)._replace(agent_steps=trained), report(0, 2, 1)]
     next(events)
     assert coordinator.evaluate("sampled", EVALUATION)
     next(events)
-    # Its 80 episodes have 1,600,000 agent steps at most.
-    executor.completions += [part(executor, 0)._replace(agent_steps=800_000)] * 3
-    assert kinds(events, 4) == [EvaluationPart] * 3 + [EvaluationLost]
-
-
-def test_an_evaluation_whose_episodes_do_not_end_is_given_up(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = evaluating(cartpole, actors=1)
-    executor.completions += [part(executor, 0)._replace(agent_steps=600_000)] * 2
-    seen = [next(events) for _ in range(3)]
-    assert [type(event) for event in seen] == [EvaluationPart, EvaluationPart, EvaluationLost]
-    assert seen[-1].endless
+    executor.completions += [part(executor, 0)._replace(agent_steps=count) for count in played]
+    assert kinds(events, len(played)) == [EvaluationPart] * len(played)
+    assert next(events).endless
     assert not coordinator.evaluates
     assert executor.tape[-1] == "dispatch 0"
 
@@ -434,21 +393,6 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
         next(events)
 
 
-def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpole: RunConfig) -> None:
-    executor, events, *_ = begun(cartpole, hang_seconds=5.0, start_seconds=60.0)
-    for _ in range(3):
-        executor.clock.now += 4.0
-        executor.completions.append(Heartbeat(0, new_steps_follow=False))
-        assert isinstance(next(events), Heartbeat)
-        assert executor.tape[-1] == "dispatch 0"
-    # No heartbeat for six seconds.
-    executor.clock.now += 6.0
-    executor.completions.append(None)
-    hung = next(event for event in events if event is not None)
-    assert isinstance(hung, Failed)
-    assert "no report for 6 s" in hung.reason
-
-
 def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = begun(cartpole)
     coordinator.stop()
@@ -464,15 +408,6 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) 
     executor.completions.append(last)
     assert list(events) == [last]
     assert executor.tape[3:] == []
-
-
-def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
-    executor, events, *_ = begun(cartpole, hang_seconds=5.0, start_seconds=60.0)
-    executor.completions += [ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
-    next(events)
-    executor.clock.now = 59.0
-    assert next(events) is None
-    assert isinstance(next(events), Outcome)
 
 
 def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole: RunConfig) -> None:
