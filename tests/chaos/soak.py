@@ -46,7 +46,7 @@ def main(minutes: float, interval: float) -> None:
                 if actors:
                     os.kill(actors[len(samples) % len(actors)], signal.SIGKILL)
             driver.process.send_signal(signal.SIGTERM)
-            driver.process.wait(60)
+            driver.end(130)
             print(f"{len(samples)} kills, {account_of(run)['actor_restarts']} actors replaced, account exact")
     # The medians of the second fifth and of the last one.
     fifth = max(1, len(samples) // 5)

@@ -207,27 +207,22 @@ def test_equal_numbers_in_succession_are_all_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("child")
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_callback_that_leaves_the_program_saves_the_run_before(error: BaseException, tmp_path: Path) -> None:
-    def on_event(_: Event) -> None:
-        raise error
-
-    with pytest.raises(type(error)):
-        train_in_process(quick(), tmp_path, on_event)
-    assert (tmp_path / "saved").exists()
-
-
-@pytest.mark.usefixtures("child")
-def test_a_run_that_is_left_at_once_is_not_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "second", "saved"),
+    [(SystemExit(3), False, True), (KeyboardInterrupt(), False, True), (KeyboardInterrupt(), True, False)],
+)
+def test_only_a_second_ctrl_c_in_a_callback_leaves_without_saving(
+    error: BaseException, second: bool, saved: bool, tmp_path: Path
+) -> None:
     stop = StopRequest()
 
     def on_event(_: Event) -> None:
-        stop.interrupted = True
-        raise KeyboardInterrupt
+        stop.interrupted = second
+        raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         train_in_process(quick(), tmp_path, on_event, stop=stop)
-    assert not (tmp_path / "saved").exists()
+    assert (tmp_path / "saved").exists() == saved
 
 
 PARENT = """
@@ -276,15 +271,18 @@ def send(kind: signal.Signals) -> None:
 
 @pytest.mark.parametrize("first", KINDS)
 def test_only_a_second_interrupt_from_the_keyboard_leaves(first: signal.Signals) -> None:
-    with Interrupts() as interrupts, interrupts.training():
-        assert not interrupts.requested
-        send(first)
-        assert interrupts.requested
-        if first != signal.SIGINT:
+    with Interrupts() as interrupts:
+        # As an environment may have set it.
+        signal.signal(first, lambda *_: pytest.fail("the simulator would end the run"))
+        with interrupts.training():
+            assert not interrupts.requested
             send(first)
-            send(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
+            assert interrupts.requested
+            if first != signal.SIGINT:
+                send(first)
+                send(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                send(signal.SIGINT)
 
 
 @pytest.mark.timeout(20)
@@ -306,15 +304,6 @@ def test_a_signal_within_the_handler_of_another(kind: signal.Signals) -> None:
             sys.setprofile(None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_handlers_that_an_environment_has_set_before_are_replaced(kind: signal.Signals) -> None:
-    with Interrupts() as interrupts:
-        signal.signal(kind, lambda *_: pytest.fail("the simulator would end the run"))
-        with interrupts.training():
-            send(kind)
-            assert interrupts.requested
-
-
 def test_a_hangup_outside_of_training() -> None:
     with Interrupts():
         with pytest.raises(KeyboardInterrupt):
@@ -327,22 +316,17 @@ def test_a_hangup_outside_of_training() -> None:
         send(signal.SIGHUP)
 
 
-def test_a_run_that_a_script_starts_in_the_background_can_be_stopped_before_it_trains() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_of_ignored_signals_an_interrupt_stops_a_run_and_a_hangup_does_not() -> None:
+    """As a script in the background and `nohup` start it."""
+    before = {kind: signal.signal(kind, signal.SIG_IGN) for kind in (signal.SIGINT, signal.SIGHUP)}
     try:
-        with Interrupts(), pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        with Interrupts() as interrupts:
+            with pytest.raises(KeyboardInterrupt):
+                send(signal.SIGINT)
+            with interrupts.training():
+                send(signal.SIGHUP)
+                assert not interrupts.requested
+        assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_a_hangup_that_was_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts() as interrupts, interrupts.training():
-            send(signal.SIGHUP)
-            assert not interrupts.requested
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

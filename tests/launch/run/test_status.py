@@ -67,17 +67,13 @@ def started(folder: Path, at: int) -> Path:
     return folder
 
 
-def test_runs_of_seeds_are_found_newest_first(tmp_path: Path) -> None:
+def test_runs_of_seeds_are_found_newest_first_and_folders_of_other_programs_are_not(tmp_path: Path) -> None:
+    (tmp_path / "exp").mkdir()
+    write_json(tmp_path / "exp" / "config.json", {"model": "yolo"})
     names = ["a", "b/seed-1", "study/cartpole/seed-3"]
     for age, name in enumerate(names):
         started(tmp_path / name, 100 - age)
     assert [str(path.relative_to(tmp_path)) for path in run_folders(tmp_path)] == names
-
-
-def test_a_folder_of_another_program_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / "exp").mkdir()
-    write_json(tmp_path / "exp" / "config.json", {"model": "yolo"})
-    assert run_folders(tmp_path) == []
 
 
 def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> None:
