@@ -16,9 +16,9 @@ from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, GradientReport, Heartbeat
 
-# The limit of an evaluation is max(1 M, training so far, episodes × longest episode) agent steps: a hundred episodes of
-# an Atari game in which greedy play is stuck have 2.7 M. Without it endless episodes would end the training.
-_ALLOWED_AGENT_STEPS = 1_000_000
+# An evaluation may have as many agent steps as training, and 1 M, and 27,000 an episode: so many have the longest ones
+# of an Atari game, in which greedy play may be stuck. Without the limit endless episodes would end the training.
+_ALLOWED_AGENT_STEPS, _ALLOWED_STEPS_OF_AN_EPISODE = 1_000_000, 27_000
 
 Event = Outcome | EvaluationPart | EvaluationResult | EvaluationLost | Heartbeat | Change
 
@@ -29,8 +29,7 @@ class Coordinator:
     `run` is a generator: logging, checkpoints and stopping are its caller's. It yields an event after the learner has
     taken it in and the actor has been dispatched again, so that the actor works while the caller writes.
 
-    `clock` gives monotonic seconds. `longest_episode`: agent steps of the longest one, where the environment has a
-    limit; else 0.
+    `clock` gives monotonic seconds.
 
     Attributes:
         pool: of the actors; it counts restarts and lost rollouts.
@@ -43,12 +42,9 @@ class Coordinator:
         learner: Learner,
         executor: Executor,
         supervision: SupervisionConfig,
-        *,
         clock: Callable[[], float] = time.monotonic,
-        longest_episode: int = 0,
     ) -> None:
-        self._learner, self._longest_episode = learner, longest_episode
-        self._executor = executor
+        self._learner, self._executor = learner, executor
         self.pool = WorkerPool(executor, supervision, clock)
         self.pool.share_of = lambda worker: None if self._evaluation is None else self._evaluation.share(worker)
         # The versions that the executor has: a snapshot is a copy, so each version is published once.
@@ -58,8 +54,6 @@ class Coordinator:
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
         self._evaluations = 0
-        # The least limit of the evaluation under way.
-        self._allowed_agent_steps = _ALLOWED_AGENT_STEPS
         self.messages = 0
         self.began: float | None = None
 
@@ -88,7 +82,6 @@ class Coordinator:
         snapshot = self._learner.snapshot()
         self._evaluations += 1
         self._evaluation = SharedEvaluation(self._evaluations, snapshot, policy, config, workers, goes_on)
-        self._allowed_agent_steps = max(_ALLOWED_AGENT_STEPS, config.episodes * self._longest_episode)
         self._executor.publish_evaluation_weights(snapshot)
         return True
 
@@ -163,7 +156,8 @@ class Coordinator:
             yield ended
 
     def _endless(self, evaluation: SharedEvaluation) -> EvaluationLost | None:
-        if evaluation.agent_steps <= max(self._allowed_agent_steps, self._learner.account.ledger.sampled):
+        allowed = _ALLOWED_AGENT_STEPS, _ALLOWED_STEPS_OF_AN_EPISODE * evaluation.all_episodes
+        if evaluation.agent_steps <= max(*allowed, self._learner.account.ledger.sampled):
             return None
         reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)

@@ -91,8 +91,8 @@ class EvaluationShares:
 class SharedEvaluation(EvaluationShares):
     """One evaluation, wave by wave.
 
-    There is at least one worker. `goes_on` looks at the returns of whole waves, from 20 episodes on; without it all
-    episodes are played. `agent_steps` have been played so far.
+    There is at least one worker. `goes_on` looks at the returns of whole waves, from 20 episodes on; without it
+    `all_episodes` are played. `agent_steps` have been played so far.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SharedEvaluation(EvaluationShares):
         workers: Mapping[int, int],
         goes_on: GoesOn | None = None,
     ) -> None:
-        self._snapshot, self.agent_steps = snapshot, 0
+        self._snapshot, self.agent_steps, self.all_episodes = snapshot, 0, config.episodes
         self._goes_on, self._waves = goes_on, max(config.episodes_by_environment)
         environments = config.environments_in_use
         wave = self._waves if goes_on is None else min(self._waves, -(-LEAST_EPISODES // environments))

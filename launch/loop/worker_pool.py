@@ -15,11 +15,10 @@ The life of an actor:
       process died ──────► failed
       rollout raised      (Failed)
                             ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
-                            ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
+                            ├── otherwise ───► a replacement under a new id, after a wait if one dies early (Replaced)
                             └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
 
-    * or 20 × the longest of its last rollouts, 3 × the work of its first one, or start_seconds in an evaluation, if
-      that is longer.
+    * or 20 × the longest of its last rollouts, or start_seconds in an evaluation, if that is longer.
 
 Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
 """
@@ -34,9 +33,8 @@ from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Grad
 
 # Seconds between two checks for hung actors and for nodes that join, which costs a call to Ray's server.
 _CHECK_SECONDS = 1.0
-_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
-# The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
-_FIRST_FACTOR = 3.0
+# Before another actor takes the place of a replacement that never reported: the cause may be lasting.
+_WAIT_SECONDS = 30.0
 # An actor counts as hung after this multiple of the longest of its last rollouts. That many rollouts after a pause of
 # the whole machine, the pause no longer raises the limit.
 _HANG_FACTOR, _LAST_ROLLOUTS = 20.0, 200
@@ -69,10 +67,8 @@ class WorkerPool:
         self._executor, self._supervision, self._clock = executor, supervision, clock
         self._watched: dict[int, _Watched] = {}
         self._deaths: deque[float] = deque()
-        # Replacements that have not reported yet, and the number of them in a row that died before they did.
-        self._unproven: set[int] = set()
-        self._fruitless = 0
-        # Replacements that wait for their backoff: due time, failure.
+        self._replacements: set[int] = set()
+        # Replacements to be started: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._checked = clock()
         self.stopping = False
@@ -117,10 +113,6 @@ class WorkerPool:
         watched = self._watched[report.actor_id]
         watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
         watched.reported(self._clock(), worked_seconds(report))
-        if report.actor_id in self._unproven:
-            # The cause of earlier failures is over.
-            self._unproven.discard(report.actor_id)
-            self._fruitless = 0
 
     def on_part(self, part: EvaluationPart) -> None:
         """Record that an actor played a part of an evaluation, and dispatch to it again."""
@@ -129,14 +121,13 @@ class WorkerPool:
 
     def on_child_event(self, event: ChildEvent) -> Change:
         """Count a change among the actors behind an aggregator, and dispatch to it again."""
-        now = self._clock()
         # A process starts or has just ended there: the seconds so far say nothing about later ones.
         self._watched[event.actor_id] = _Watched(unfinished=self._watched[event.actor_id].unfinished)
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
         elif isinstance(event.change, Failed) and not event.change.node_lost and not self.stopping:
-            self._count_death(event.change, now)
+            self._count_death(event.change)
         self.dispatch(event.actor_id)
         return event.change
 
@@ -152,14 +143,15 @@ class WorkerPool:
 
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
-        now = self._clock()
         self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
-        self._watched.pop(failed.actor_id, None)
+        has_reported = bool(self._watched.pop(failed.actor_id).last)
         self._executor.remove(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
         # they are. A run that stops replaces no actor.
         if not failed.node_lost and not self.stopping:
-            self._due.append((now + self._count_death(failed, now), failed))
+            self._count_death(failed)
+            waits = failed.actor_id in self._replacements and not has_reported
+            self._due.append((self._clock() + waits * _WAIT_SECONDS, failed))
         return failed
 
     def supervise(self) -> Iterator[Change]:
@@ -180,32 +172,22 @@ class WorkerPool:
         """Count rollouts that will not be waited for: rollouts of aggregators without a part in a complete sum."""
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
-    def _count_death(self, failed: Failed, now: float) -> float:
-        """Count a death against the limit. Returns the backoff of the replacement in seconds.
-
-        There is none, unless replacements keep dying before their first report. Then it doubles with each death, so
-        that a lasting cause is not met again every second. Many actors of one node may die at once, and all come back
-        at once.
-        """
-        self._deaths.append(now)
-        while self._deaths[0] < now - _RESTART_WINDOW_SECONDS:
+    def _count_death(self, failed: Failed) -> None:
+        """Count a death against the limit."""
+        self._deaths.append(self._clock())
+        while self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
             self._deaths.popleft()
         if len(self._deaths) > self._supervision.max_restarts:
             raise TrainingStoppedError(
                 f"more actors died within {_RESTART_WINDOW_SECONDS:.0f} s than "
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, {failed}"
             )
-        self._fruitless = self._fruitless + 1 if failed.actor_id in self._unproven else 0
-        self._unproven.discard(failed.actor_id)
-        if self._fruitless == 0:
-            return 0.0
-        return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
 
     def _follow_cluster(self) -> Iterator[Joined]:
         """Start actors in free slots."""
         if self.stopping:
             return
-        # Some free slots belong to failed actors whose replacements wait for their backoff.
+        # Some free slots belong to replacements that wait.
         for _ in range(self._executor.free_slots() - len(self._due)):
             actor_id = self._add()
             if actor_id is None:
@@ -224,7 +206,7 @@ class WorkerPool:
                     self._due.remove(due)
                 break
             self._due.remove(due)
-            self._unproven.add(replacement_id)
+            self._replacements.add(replacement_id)
             self.actor_restarts += 1
             yield Replaced(due[1], replacement_id)
 
@@ -238,36 +220,31 @@ class WorkerPool:
 
 @dataclass
 class _Watched:
-    """The time at which an actor's call began, None without one, and the seconds of its rollouts.
+    """The time at which an actor's call began, None without one, and the seconds of its last rollouts.
 
-    An actor hangs by the longest of its last rollouts. The seconds of the first one are by its own account: without the
-    start of its process, and its imports. `evaluates`: the last call is of an evaluation. `unfinished`: the next report
-    has agent steps that are in no gradient yet.
+    The seconds of the first one are by its own account: without the start of its process, and its imports.
+    `evaluates`: the last call is of an evaluation. `unfinished`: the next report has agent steps that are in no
+    gradient yet.
     """
 
     since: float | None = None
     evaluates: bool = False
     unfinished: bool = False
-    first: float | None = None
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
 
     def reported(self, now: float, worked: float) -> None:
         """Record that the call completed, `worked` seconds of which the actor worked by its own account."""
         assert self.since is not None, "a report ends a call"
-        if self.first is None:
-            self.first = worked
-        else:
-            # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
-            self.last.append(max(now - self.since, worked))
+        # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
+        self.last.append(max(now - self.since, worked) if self.last else worked)
         self.since = None
 
     def hangs(self, now: float, config: SupervisionConfig) -> str | None:
         """The reason if the actor is silent for too long."""
-        longest = max(self.last, default=0.0)
         history, setting, limit = "it has not reported yet", "start-seconds", config.start_seconds
-        if self.first is not None:
-            history = f"its longest rollout took {max(longest, self.first):.1f} s"
-            limit = max(config.hang_seconds, _HANG_FACTOR * longest, _FIRST_FACTOR * self.first)
+        if self.last:
+            history = f"its longest rollout took {max(self.last):.1f} s"
+            limit = max(config.hang_seconds, _HANG_FACTOR * max(self.last))
             if self.evaluates:
                 # For its share of an evaluation an actor makes environments, as at its start.
                 limit = max(limit, config.start_seconds)

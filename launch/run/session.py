@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of
+from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.files import write_json
 from launch.loop.coordinator import Coordinator, Event
@@ -34,12 +34,6 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
-
-
-def longest_episode(config: RunConfig) -> int:
-    """Agent steps of the longest episode, where the settings limit them; else 0."""
-    limited = isinstance(adapter_of(config.environment), AtariAdapter)
-    return config.environment.max_episode_frames // config.environment.frame_skip if limited else 0
 
 
 class TrainingSession:
@@ -96,8 +90,7 @@ class TrainingSession:
             )
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
         self._executor = make_executor(self.learner.next_actor_id)
-        longest = longest_episode(config)
-        self._coordinator = Coordinator(self.learner, self._executor, config.supervision, longest_episode=longest)
+        self._coordinator = Coordinator(self.learner, self._executor, config.supervision)
         self.tensorboard = TensorBoard(folder, config, self.log)
         write = self.tensorboard.write
         self._metrics = Metrics(config, self.folder, self.learner, self._actors_now, write, self._messages)

@@ -118,10 +118,10 @@ class Clock:
         return self.now
 
 
-def make(config: RunConfig, actors: int, clock: Clock | None = None, longest_episode: int = 0, **supervision):
+def make(config: RunConfig, actors: int, clock: Clock | None = None, **supervision):
     """An executor, the events of a coordinator of it, the coordinator and its learner; `supervision` are settings."""
     executor = HandDrivenExecutor(actors, clock=clock)
     learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
     settings = SupervisionConfig(**supervision)
-    coordinator = Coordinator(learner, executor, settings, clock=executor.clock, longest_episode=longest_episode)
+    coordinator = Coordinator(learner, executor, settings, executor.clock)
     return executor, coordinator.run(), coordinator, learner

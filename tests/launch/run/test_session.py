@@ -21,10 +21,8 @@ from actors.environments import StepResult, VectorEnvironment
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.presets import PRESETS
 from launch.run.events import Event, Message, Row, Saved
 from launch.run.folder import RunFolder
-from launch.run.session import longest_episode
 from launch.run.summary import LearnerDeath, RunCounts
 from launch.train import train
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
@@ -357,11 +355,6 @@ def test_the_best_weights_are_not_those_of_a_phase(tmp_path: Path, monkeypatch: 
     assert summary["untrained_mean_return"] == expected
     # The latest rewards crossed. Training's mean, which did not, is the same as that of the best weights.
     assert summary["first_crossing"]["training_mean_return"] == expected
-
-
-def test_the_longest_episode_is_known_where_a_setting_limits_it() -> None:
-    assert longest_episode(PRESETS["pong"].config) == 27_000
-    assert longest_episode(PRESETS["cartpole"].config) == 0
 
 
 def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
