@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from rich.table import Table
 
 from launch.files import write_json
 from launch.output import (
-    EXIT_DONE,
-    EXIT_FAILED,
     duration,
     mean_return,
     number,
@@ -59,8 +56,6 @@ class StopArguments:
 def list_runs(arguments: RunsArguments) -> None:
     folder = arguments.folder
     console = wide_console(200)
-    if not folder.is_dir() and folder != RunsArguments.folder:
-        raise ConfigurationError(f"{folder}: there is no such folder")
     runs, left_out = [], []
     for path in run_folders(folder):
         try:
@@ -78,8 +73,7 @@ def list_runs(arguments: RunsArguments) -> None:
     write_json(arguments.json, {"runs": [*map(run_values, runs)], "left_out": left_out})
 
 
-def stop(arguments: StopArguments) -> int:
-    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on."""
+def stop(arguments: StopArguments) -> None:
     folder, console = arguments.run, Console()
     holder = holder_of(folder)
     if holder is None:
@@ -88,20 +82,13 @@ def stop(arguments: StopArguments) -> int:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
-    # It may have ended by itself.
-    with suppress(ProcessLookupError):
-        os.kill(holder.pid, signal.SIGINT)
-        print_line(console, f"asked process {holder.pid} to finish and save")
-    try:
-        while holder_of(folder) == holder:
-            time.sleep(_LOCK_POLL_SECONDS)
-    except KeyboardInterrupt:
-        print_line(console, "it still finishes")
-        return EXIT_FAILED
+    os.kill(holder.pid, signal.SIGINT)
+    print_line(console, f"asked process {holder.pid} to finish and save")
+    while holder_of(folder) == holder:
+        time.sleep(_LOCK_POLL_SECONDS)
     resumable = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}"
     untrained = f"ended before it trained: {folder} has nothing to continue from"
     print_line(console, resumable if RunFolder(folder).settings_file.is_file() else untrained)
-    return EXIT_DONE
 
 
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:

@@ -17,7 +17,7 @@ from launch.commands.runs import runs_table
 from launch.driver import train_in_process
 from launch.files import write_json
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
 from launch.presets import PRESETS
 from launch.provenance import provenance
 from launch.run.folder import RunFolder, read_object
@@ -27,7 +27,7 @@ from launch.run.summary import run_status
 from launch.settings.check import check_changes
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import Result, train
-from shared.errors import ConfigurationError, TrainingFailedError, setting_error
+from shared.errors import TrainingFailedError, setting_error
 
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
@@ -123,14 +123,7 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     with Interrupts() as interrupts, interrupts.training():
         for seed, path in paths.items():
             print_line(console, f"seed {seed}: {path}")
-            try:
-                code = max(code, _train_seed(arguments, seed, path, console, interrupts))
-            except ConfigurationError as error:
-                # At the first seed it is a mistake in the command.
-                if seed == seeds[0]:
-                    raise
-                print_line(console, f"error: {error}")
-                code = max(code, EXIT_USAGE)
+            code = max(code, _train_seed(arguments, seed, path, console, interrupts))
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break

@@ -29,7 +29,7 @@ from launch.settings.files import by_full_name, read_value
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError, raised_at, typed_line
+from shared.errors import ConfigurationError, TrainingFailedError
 
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[[Event, "Training"], object]
@@ -263,13 +263,9 @@ class Training:
                 for name, value in list(self._unwritten.items()):
                     if self._row.get(OWN + name) == value:
                         del self._unwritten[name]
-            try:
-                goes_on = None if self._on_event is None else self._on_event(event, self)
-                if isinstance(event, Row) and self._on_row is not None and not _is_false(goes_on):
-                    goes_on = self._on_row(event.values)
-            except Exception as error:
-                display.message(f"error: {typed_line(error)}{raised_at(error)}; the run is saved and ends")
-                raise
+            goes_on = None if self._on_event is None else self._on_event(event, self)
+            if isinstance(event, Row) and self._on_row is not None and not _is_false(goes_on):
+                goes_on = self._on_row(event.values)
             return not _is_false(goes_on)
 
         try:

@@ -96,8 +96,6 @@ def read_config_file(path: Path) -> ConfigFile:
     except ValueError as error:
         kind = "JSON, as a run's config.json is" if whole else "TOML"
         raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
-    if not isinstance(settings, dict):
-        raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     with errors_of(path):
         if not whole and preset is not None:
