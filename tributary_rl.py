@@ -71,16 +71,9 @@ __all__ = [
 ]
 
 
-def _check_system() -> None:
-    """Refuse other systems: memory without a name, /proc, the affinity of threads and more are Linux's."""
-    if sys.platform == "linux":
-        return
-    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
-    line = f"Tributary needs Linux, and {system} is not supported: use a container, or WSL on Windows"
-    if os.path.basename(sys.argv[0]).startswith("tributary"):
-        print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-    raise ImportError(line)
+# Memory without a name, /proc, the affinity of threads and more are Linux's.
+if sys.platform != "linux":
+    raise ImportError("Tributary needs Linux: use a container, or WSL on Windows")
 
 
 def _import_own_packages() -> None:
@@ -108,7 +101,6 @@ def _import_own_packages() -> None:
             )
 
 
-_check_system()
 _import_own_packages()
 
 # Searched in this order when a name is first used: the command line starts here, too, and prints its help at once.

@@ -256,15 +256,7 @@ def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) 
     assert printed.startswith(f"the module shared of {tmp_path}/shared.py has the name of a package of")
 
 
-@pytest.mark.parametrize(
-    ("platform", "program", "code", "line"),
-    [
-        ("darwin", "/usr/local/bin/tributary", 2, r"error: Tributary needs Linux, and macOS is not supported: use .*"),
-        ("win32", "script.py", 1, r"Traceback (?:.*\n)+ImportError: Tributary needs Linux, and Windows is not .*"),
-    ],
-)
-def test_another_system_is_refused_in_one_line(platform: str, program: str, code: int, line: str) -> None:
-    script = f"import sys; sys.platform = {platform!r}; sys.argv[0] = {program!r}; import tributary_rl"
+def test_another_system_is_refused_by_name() -> None:
+    script = "import sys; sys.platform = 'darwin'; import tributary_rl"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert ended.returncode == code
-    assert re.fullmatch(line + "\n", ended.stderr)
+    assert ended.stderr.endswith("\nImportError: Tributary needs Linux: use a container, or WSL on Windows\n")

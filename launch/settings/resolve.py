@@ -54,8 +54,8 @@ _LEAST_MINIBATCH, _TOLERATED_MISFIT = 64, 0.2
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """A user's request, on the command line or in Python: the origin of the settings, and their changes by full names.
+class PresetArguments:
+    """The arguments of a command that takes `[PRESET] [SETTINGS]`: the origin of settings, and changes by full names.
 
     `preset` is the name of one, or the id of an environment. None: the one for the environment.
     """
@@ -65,6 +65,21 @@ class TrainRequest:
     config: Path | None = None
     """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
     settings take precedence."""
+    trust_imports: bool = False
+    """With --config: import the modules that the file names, as in tributary train."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def request(self, **changed: Any) -> "TrainRequest":
+        """The request of the line, with further settings."""
+        return TrainRequest(self.preset, {**self.settings, **changed}, self.config)
+
+
+@dataclass(frozen=True)
+class TrainRequest(PresetArguments):
+    """A user's request to train, on the command line or in Python."""
+
     run_dir: Path | None = None
     """Folder of the run. Default: runs/NAME-TIME."""
     name: str | None = None
@@ -311,25 +326,3 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         advice = f"start a new run from them: --start-from {quoted(folder.name)}"
         raise setting_error("resume", folder.name, f"has weights only, and is never written to; {advice}")
     return ResolvedRun(folder.read_config(), DEFAULT_PRESET, folder.path)
-
-
-# ---- Commands that start from a preset: `[PRESET] [SETTINGS]` as in `tributary train`
-
-
-@dataclass(frozen=True)
-class PresetArguments:
-    """The first fields of a command that takes `[PRESET] [SETTINGS]` as `tributary train` does."""
-
-    preset: Operand[str | None] = None
-    settings: Settings = field(default_factory=dict)
-    config: Path | None = None
-    """File of settings, as in tributary train."""
-    trust_imports: bool = False
-    """With --config: import the modules that the file names, as in tributary train."""
-
-    def __post_init__(self) -> None:
-        check_values(self)
-
-    def request(self, **changed: Any) -> TrainRequest:
-        """The request of the line, with further settings."""
-        return TrainRequest(self.preset, {**self.settings, **changed}, self.config)
