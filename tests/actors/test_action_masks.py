@@ -236,21 +236,6 @@ def test_only_a_terminated_episode_may_allow_nothing(monkeypatch: pytest.MonkeyP
         third_step([0, 0, 0], "truncated")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"id": "Pendulum-v1"}, "mask: the actions of Pendulum-v1 are continuous .*; masks are for choices"),
-        ({"id": "ALE/Pong-v5"}, "mask: Atari games have no masks"),
-        ({"id": "CartPole-v1", "frame_skip": 2}, "mask: --environment.frame-skip 2 would repeat actions"),
-        ({"id": "CartPole-v1"}, "mask: the observation has no keys, and info has no keys"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_have_masks_are_refused(settings: dict[str, Any], message: str) -> None:
-    config = EnvironmentConfig(**{"frame_skip": 1, "action_mask": "mask"} | settings)
-    with pytest.raises(ConfigurationError, match=f"--environment.action-mask {message}"):
-        environment_spec(config, trial=True)
-
-
 def test_masks_of_several_choices_come_as_one_array_or_as_one_each() -> None:
     actions = ActionSpec(7, choices=(3, 4))
     parts = (np.array([0, 1, 1]), np.array([1, 0, 0, 1]))

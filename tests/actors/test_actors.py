@@ -1,16 +1,15 @@
 """Rollouts, gradients, evaluations: what an actor and an evaluator report is what they saw."""
 
-import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from rollouts import first_weights, make_actor, make_policy, run
 
 from actors.actor import Actor
-from actors.environments import NonFinite, StepResult, VectorEnvironment, environment_spec
+from actors.environments import StepResult, VectorEnvironment, environment_spec
 from actors.evaluator import EpisodeFingerprints, Evaluator
 from actors.gradient import Gradients
 from actors.policy import Policy
@@ -147,20 +146,6 @@ def test_the_first_rewards_are_normalised_by_the_actor_itself() -> None:
     np.testing.assert_array_equal(fill(rollouts, step((6.0,)), step((-30.0,))).rewards[:, 0], [3.0, -10.0])
 
 
-def test_a_number_of_one_environment_costs_the_rollout() -> None:
-    rollouts = RolloutBuilder(
-        RunConfig(actor=ActorConfig(environments=2, unroll_length=1)), (1,), "float32", ActionSpec(5)
-    )
-    no = (False, False)
-    reward, observation = step((0.5, np.nan), no, no, no), step((0.5, 0.0), no, no, no)
-    observation = observation._replace(non_finite=NonFinite(np.array([False, True]), "[0] = inf"))
-    for result, what in ((reward, "reward nan"), (observation, "observation [0] = inf")):
-        rollouts.begin()
-        rollouts.add(np.zeros(2, np.int32), result)
-        np.testing.assert_array_equal(rollouts.finish().rewards, [[0.5, 0.0]])
-        assert rollouts.non_finite == what
-
-
 def test_info_is_of_the_steps_that_end_an_episode() -> None:
     rollouts = builder(3)
     nothing, one, two = ({"success": np.array([value])} for value in (np.nan, 1.0, 2.0))
@@ -221,9 +206,11 @@ gymnasium.register("Draws-v0", Draws)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_global_generators_follow_from_the_seed(vectorization: Any, cartpole: RunConfig, tmp_path, monkeypatch) -> None:
-    (tmp_path / "draws.py").write_text(DRAWS)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_global_generators_follow_from_the_seed(
+    vectorization: Any, cartpole: RunConfig, working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (working_folder / "draws.py").write_text(DRAWS)
+    monkeypatch.syspath_prepend(working_folder)
     environment = EnvironmentConfig(id="draws:Draws-v0", frame_skip=1, vectorization=vectorization)
 
     def returns(actor_id: int, seed: int) -> list[float]:
@@ -236,18 +223,16 @@ def test_global_generators_follow_from_the_seed(vectorization: Any, cartpole: Ru
     first = returns(0, 1)
     assert first == returns(0, 1)
     assert not set(first) & {*returns(1, 1), *returns(0, 2)}
-    sys.modules.pop("draws")
-    gymnasium.registry.pop("Draws-v0")
 
 
 def test_an_actor_takes_the_factor_of_rewards_from_the_weights(cartpole: RunConfig) -> None:
     environment = replace(cartpole.environment, clip_rewards=False, normalise_rewards=True)
     config = replace(cartpole, environment=environment)
     weights = make_policy(config).initial_parameters()
-    norms = [
-        float(np.linalg.norm(make_actor(config).run(WeightSnapshot(0, weights, 0, factor)).gradient))
-        for factor in (None, 0.01, 1.0)
-    ]
+    first = make_actor(config)
+    actors = first, make_actor(config, 0, first), make_actor(config, 0, first)
+    reports = [one.run(WeightSnapshot(0, weights, 0, f)) for one, f in zip(actors, (None, 0.01, 1.0), strict=True)]
+    norms = [float(np.linalg.norm(report.gradient)) for report in reports]
     assert norms[1] < norms[2]
     assert norms[0] != pytest.approx(norms[2], rel=0.01), "by the deviation of its own returns"
 
@@ -302,31 +287,18 @@ def test_an_evaluation_in_between_changes_no_gradient(more: dict, cartpole: RunC
         interrupted.evaluate(other, None, SHARE._replace(number=call // 3))
 
 
-def test_the_seconds_of_an_evaluation_are_in_no_stage(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, play = [0.0], Evaluator.play
-
-    def slow(evaluator: Evaluator, *arguments: int, **others: int) -> EvaluationPart:
-        now[0] += 100.0
-        return play(evaluator, *arguments, **others)
-
-    monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(Evaluator, "play", slow)
-    config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3))
-    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
-    actor.evaluate(snapshot, None, SHARE)
-    assert sum(actor.run(snapshot).stage_seconds) == 0.0
-
-
 @pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
-def test_each_second_of_a_call_is_in_one_stage(method: str, cartpole: RunConfig, monkeypatch) -> None:
+def test_each_second_of_a_call_is_in_one_stage_and_of_an_evaluation_in_none(
+    method: str, cartpole: RunConfig, monkeypatch
+) -> None:
     now = [0.0]
 
     def takes(kind: type, name: str, seconds: float) -> None:
         call = getattr(kind, name)
 
-        def slow(*arguments):
+        def slow(*arguments, **others):
             now[0] += seconds
-            return call(*arguments)
+            return call(*arguments, **others)
 
         monkeypatch.setattr(kind, name, slow)
 
@@ -334,10 +306,13 @@ def test_each_second_of_a_call_is_in_one_stage(method: str, cartpole: RunConfig,
     takes(Policy, "act", 1.0)
     takes(Gradients, "next", 10_000.0)
     takes(Policy, "assign", 0.5)
+    takes(Evaluator, "play", 1e6)
     monkeypatch.setattr("actors.actor.time.perf_counter", lambda: now[0])
-    config = replace(cartpole, method=MethodConfig(name=method))
+    evaluation = EvaluationConfig(episodes=6, environments=3)
+    config = replace(cartpole, method=MethodConfig(name=method), evaluation=evaluation)
     actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
     run(actor, config, snapshot)
+    actor.evaluate(snapshot, None, SHARE)
     now[0] += 0.25
     assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.5, 0.25)
 
@@ -390,16 +365,11 @@ def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig
     assert not set(np.concatenate([part.games for part in parts])) & set(np.concatenate([part.games for part in again]))
 
 
-def test_a_share_of_more_environments_than_a_rollout_has_steps_goes_on(cartpole: RunConfig) -> None:
-    config = replace(cartpole, evaluation=EvaluationConfig(episodes=16, environments=16))
-    share = EvaluationShare(1, "sampled", 0, 16, 1)
-    part = make_actor(config).evaluate(WeightSnapshot(0, first_weights(config)), None, share)
-    assert part.agent_steps == 16
-
-
 def test_an_evaluation_is_the_same_in_calls_of_any_length(cartpole: RunConfig) -> None:
-    config = replace(cartpole, evaluation=EvaluationConfig(episodes=6, environments=3))
-    parts = evaluated(make_actor(config), WeightSnapshot(1, first_weights(config)), SHARE)
+    """One step at least, where a share has more environments than a rollout has agent steps."""
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=16, environments=16))
+    parts = evaluated(make_actor(config), WeightSnapshot(1, first_weights(config)), SHARE._replace(size=16))
+    assert parts[0].agent_steps == 16
     assert sorted(np.concatenate([part.games for part in parts])) == sorted(evaluate(config).games)
 
 

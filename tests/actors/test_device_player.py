@@ -163,15 +163,14 @@ def test_the_same_actions_give_the_same_rollouts_to_the_bit(task: str | None) ->
         ("actor_critic", {}),
         ("actor_critic", {"epochs": 2, "minibatches": 2}),
         ("actor_critic", {"epochs": 2, "fresh_gradients": True}),
-        ("q_learning", {}),
         ("q_learning", {"epochs": 2, "minibatches": 2, "fresh_gradients": True}),
         *(("actor_critic", {"epochs": 2, "minibatches": 2, **settings}) for settings in TASKS.values()),
     ],
 )
 @pytest.mark.usefixtures("none_ahead")
 def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, Any]) -> None:
-    expected = reports_of(config_of("cpu", method, **GREEDY, **reuse), 12)
-    reports = reports_of(config_of("gpu", method, **GREEDY, **reuse), 12)
+    expected = reports_of(config_of("cpu", method, **GREEDY, **reuse), 9)
+    reports = reports_of(config_of("gpu", method, **GREEDY, **reuse), 9)
     assert len(reports) == len(expected) > 5
     for report, other in zip(reports, expected, strict=True):
         # 0 where a report has no gradient, because an observation was not finite: then both are NaN.

@@ -1,6 +1,7 @@
 """What environments of users return and raise: converted, or refused in one line with the place in their code."""
 
 import math
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -33,27 +34,26 @@ def leaves() -> None:
 
 
 class Faulty(gymnasium.Env):
-    """At step 5 it does `what`: raises it, or returns it in place of a part of its result."""
+    """At step 5, or at its reset, it does `what`: raises it, or returns it in place of its result or a part of it."""
 
     observation_space, action_space = TWO, Discrete(2)
 
-    def __init__(self, what: Callable[[], object] = stalls, part: int | None = None) -> None:
+    def __init__(self, what: Callable[[], object] = stalls, part: int | str | None = None) -> None:
         self._what, self._part = what, part
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed, options=options)
         self._t = 0
-        return np.zeros(2, np.float32), {}
+        return self._what() if self._part == "reset" else (np.zeros(2, np.float32), {})
 
     def step(self, action: Any) -> Any:  # noqa: ARG002
         self._t += 1
         observation, info = np.full(2, self._t / 99, np.float32), {"path": np.zeros(self._t), "t": self._t}
         result: list[Any] = [observation, 1.0, self._t >= 9, False, info]
-        if self._t == FAILS_AT:
-            found = self._what()
-            if self._part is None:
-                return found
-            result[self._part] = found
+        if self._t == FAILS_AT and self._part is None:
+            return self._what()
+        if self._t == FAILS_AT and isinstance(self._part, int):
+            result[self._part] = self._what()
         return tuple(result)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Faulty(gymnasium.Env):
 
 @pytest.fixture
 def faulty() -> Any:
-    def config(what: Callable[[], object] = stalls, part: int | None = None, **others: Any) -> EnvironmentConfig:
+    def config(what: Callable[[], object] = stalls, part: int | str | None = None, **others: Any) -> EnvironmentConfig:
         gymnasium.register("Faulty-v0", Faulty, kwargs={"what": what, "part": part})
         return EnvironmentConfig(id="Faulty-v0", frame_skip=1, **others)
 
@@ -158,17 +158,13 @@ gymnasium.register("Engine-v0", Engine)
 # Gymnasium warns with a traceback where the process of a copy ends.
 @pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_an_error_of_one_copy_names_its_place(vectorization: Any, tmp_path: Path, monkeypatch) -> None:
+def test_an_error_of_one_copy_names_its_place(vectorization: Any, working_folder: Path, monkeypatch) -> None:
     # The infos of the copies have arrays of different lengths, which cannot be assembled.
-    (tmp_path / "engine.py").write_text(ENGINE)
-    monkeypatch.syspath_prepend(tmp_path)
+    (working_folder / "engine.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(working_folder)
     config = EnvironmentConfig(id="engine:Engine-v0", frame_skip=1, vectorization=vectorization)
-    try:
-        with pytest.raises(EnvironmentFailedError) as error:
-            played(config)
-    finally:
-        sys.modules.pop("engine", None)
-        gymnasium.registry.pop("Engine-v0", None)
+    with pytest.raises(EnvironmentFailedError) as error:
+        played(config)
     where = 1 + ENGINE.splitlines().index("def stall():") + 1
     expected = f"engine:Engine-v0: step() raised EngineError: E17: engine stalled (engine.py:{where}, in stall)"
     assert str(error.value) == expected
@@ -183,32 +179,19 @@ def test_an_error_of_one_copy_names_its_place(vectorization: Any, tmp_path: Path
         (lambda: 10**5000, 1, "int too large to convert to float"),
         (lambda: None, 2, "terminated is None, where True or False is expected"),
         (lambda: 0.5, 3, "truncated is 0.5, where True or False is expected"),
-        (stalls, None, "step() raised RuntimeError: engine stalled (test_border.py"),
-        (leaves, None, "step() raised SystemExit: 3 (test_border.py"),
+        (stalls, None, "raised RuntimeError: engine stalled"),
+        (leaves, None, "raised SystemExit: 3"),
+        (lambda: None, "reset", "returned None, where (observation, info) is expected"),
+        (lambda: (None, {}), "reset", "the observation is None, where float32 [2] is expected"),
+        (lambda: (np.zeros(3, np.float32), {}), "reset", "is an array float32 [3], where float32 [2] is expected"),
     ],
 )
-def test_a_wrong_result_is_one_line(faulty: Any, what: Callable[[], object], part: int | None, line: str) -> None:
-    where = rf"in {'step' if line[:4] != 'step' else what.__name__}"
-    with pytest.raises(
-        EnvironmentFailedError, match=rf"^Faulty-v0: step\(\).* \(test_border.py:\d+, {where}\)$"
-    ) as error:
+def test_a_wrong_result_is_one_line(faulty: Any, what: Any, part: int | str | None, line: str) -> None:
+    method = "reset" if part == "reset" else "step"
+    where = method if what.__name__ == "<lambda>" else what.__name__
+    text = rf"^Faulty-v0: {method}\(\):? .*{re.escape(line)} \(test_border.py:\d+, in {where}\)$"
+    with pytest.raises(EnvironmentFailedError, match=text):
         played(faulty(what, part))
-    assert line in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("found", "line"),
-    [
-        (None, "returned None, where (observation, info) is expected"),
-        ((None, {}), "the observation is None, where float32 [2] is expected"),
-        ((np.zeros(3, np.float32), {}), "the observation is an array float32 [3], where float32 [2] is expected"),
-    ],
-)
-def test_a_wrong_reset_is_one_line(faulty: Any, found: object, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Faulty, "reset", lambda *_, **__: found)
-    with pytest.raises(EnvironmentFailedError) as error:
-        played(faulty())
-    assert str(error.value).startswith(f"Faulty-v0: reset(): {line} (test_border.py:")
 
 
 @pytest.mark.parametrize(
