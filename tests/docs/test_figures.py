@@ -53,30 +53,3 @@ def test_what_a_run_usually_takes_is_the_median_of_the_rows() -> None:
     assert {preset: len(found) for preset, found in rows.items()} == {"pong": 5, "cartpole": 3}
     for preset, found in rows.items():
         assert figures.PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(found), rel=0.01)
-
-
-def bench(**more: object) -> dict:
-    """What `tributary bench scaling pong --actors 2,64 --rehearse` writes."""
-    points = [{"actors": n, "agent_steps_per_second": 2345.678, "full": "actors", "stages": {}} for n in (2, 64)]
-    made = {"command": "tributary bench scaling pong --actors 2,64 --rehearse --json /tmp/a.json", "preset": "pong"}
-    made |= {"created": "2026-11-29T10:00:00+00:00", "revision": "801fa19a0000", "hardware": {"cores": 2}}
-    return {"points": points, "busy": [], "settings": {"actors": "2,64"}, **made, **more}
-
-
-def test_a_bench_becomes_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MEASUREMENTS", tmp_path / "lines")
-    file = tmp_path / "bench.json"
-    file.write_text(json.dumps(bench()))
-    measurements.add("rehearsal", file, "AMD EPYC (Zen 5)")
-    two, many = measurements.measured("rehearsal")
-    assert two["command"] == "tributary bench scaling pong --actors 2,64 --rehearse"
-    assert two["figure"] == {"actors": 2, "agent_steps_per_second": 2346.0, "full": "actors"}
-    assert measurements.where(two) == "`801fa19`, 2026-11-29, 2 cores of an AMD EPYC (Zen 5), idle"
-    assert (two["form"]["actor.environments"], many["form"]["actor.environments"]) == (16, 2)
-    assert measurements.marked("2", two) == "2"
-    # The preset is changed: the figure of before says so.
-    two["form"]["actor.epochs"] += 1
-    assert measurements.marked("2", two) == "2, **an earlier form**"
-    file.write_text(json.dumps(bench(busy=["load"], command="tributary bench throughput pong --actor.epochs 1")))
-    measurements.add("other", file, "AMD EPYC (Zen 5)")
-    assert not any("form" in line or line["idle"] for line in measurements.measured("other"))
