@@ -224,7 +224,6 @@ def damages(run: Path, *names: str) -> Iterator[str]:
             b"",
             content[:at] + noise + content[at + len(noise) :],
             content[:at] + noise + content[at:],
-            generator.randbytes(len(content) % 500),
         )
         (run / name).write_bytes(generator.choice(kinds))
         yield name

@@ -52,16 +52,19 @@ def test_the_number_of_actors_changes_no_update(preset: str) -> None:
             assert divided_among(run, 1) == divided_among(config, 1), "settings of another run can be divided anew"
 
 
-def test_an_update_that_does_not_divide_a_rollout_does_not_shatter_it() -> None:
-    run = divided_among(with_settings(PRESETS["pong"].config, {"learner.agent_steps_per_update": 300}), 1)
-    assert (run.actor.minibatches, run.learner.gradients_per_update) == (4, 1)
-
-
-def test_an_update_waits_for_no_more_environments_than_there_are() -> None:
-    run = divided_among(
-        with_settings(PRESETS["pong"].config, {"actor.total_environments": 2, "actor.unroll_length": 128}), 1
-    )
-    assert (run.actor.environments, run.actor.minibatches, run.learner.gradients_per_update) == (2, 1, 1)
+@pytest.mark.parametrize(
+    ("changed", "environments", "minibatches"),
+    [
+        # An update that does not divide a rollout does not shatter it.
+        ({"learner.agent_steps_per_update": 300}, 32, 4),
+        # It waits for no more environments than there are.
+        ({"actor.total_environments": 2, "actor.unroll_length": 128}, 2, 1),
+    ],
+)
+def test_an_update_of_one_actor(changed: dict[str, int], environments: int, minibatches: int) -> None:
+    run = divided_among(with_settings(PRESETS["pong"].config, changed), 1)
+    assert (run.actor.environments, run.actor.minibatches) == (environments, minibatches)
+    assert run.learner.gradients_per_update == 1
 
 
 @pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
