@@ -57,28 +57,24 @@ def _run(command: str, *rest: str) -> int | None:
 
     if command == "help" and rest:
         command, rest = rest[0], (*rest[1:], "--help")
-    if command in _HELP:
-        print(f"usage: tributary COMMAND [ARGUMENTS]\n\ncommands:\n{_listed('')}")
+    if command == "bench" and rest and rest[0] not in _HELP:
+        command, rest = f"bench {rest[0]}", rest[1:]
+    if command in (*_HELP, "bench"):
+        print("usage: tributary COMMAND [ARGUMENTS]\n\ncommands:")
+        for name, (operands, purpose, _) in COMMANDS.items():
+            print(f"  {f'{name} {operands}':<18} {purpose}")
         print(f"  {'help [COMMAND]':<18} this list, or the settings of a command")
         print("\ntributary --version says which version this is.")
         return None
     if command == "--version":
         print(f"tributary {versions()['tributary-rl'] or 'not installed'}, revision {revision()}")
         return None
-    if command == "bench":
-        if not rest or rest[0] in _HELP:
-            print(f"usage: tributary bench WHAT [ARGUMENTS]\n\n{_listed('bench ')}")
-            print("\ntributary bench WHAT --help shows the settings that most runs change, --help-all every one.")
-            return None
-        command, rest = f"bench {rest[0]}", rest[1:]
     with without_collections():
         from launch.run.modules import imports_permitted
         from launch.settings.parse import HELP, parse
 
         if command not in COMMANDS:
-            benches = [name for name in COMMANDS if name.startswith("bench ")]
-            names = benches if command.startswith("bench ") else [*COMMANDS, "bench"]
-            raise ConfigurationError(f"unknown command {command}{nearest(command, names)}")
+            raise ConfigurationError(f"unknown command {command}{nearest(command, [*COMMANDS, 'bench'])}")
         module, _, name = COMMANDS[command][-1].partition(":")
         function = getattr(importlib.import_module(f"launch.{module}"), name)
     takes = get_type_hints(function)["arguments"]
@@ -90,11 +86,6 @@ def _run(command: str, *rest: str) -> int | None:
     arguments = parse(takes, command, rest)
     with imports_permitted(every=getattr(arguments, "trust_imports", False)):
         return function(arguments)
-
-
-def _listed(prefix: str) -> str:
-    rows = ((f"{name} {operands}", purpose) for name, (operands, purpose, _) in COMMANDS.items())
-    return "\n".join(f"  {line:<18} {text}" for line, text in rows if line.startswith(prefix))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ def reference() -> dict[str, Any]:
 
 
 def quick_probe() -> dict[str, Any]:
-    """Versions, capacity and kernels of this machine."""
     return {
         **reference(),
         "host": socket.gethostname(),
@@ -59,7 +58,6 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
 
 
 def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Cause and advice for each difference between a node and the reference."""
     if report["python"].split(".")[:2] != wanted["python"].split(".")[:2]:
         yield f"Python {report['python']}, and {wanted['python']} here", f"install Python {wanted['python']} there"
     for package, version in wanted["versions"].items():
@@ -114,7 +112,6 @@ def gpu_shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def gpu_line(report: dict[str, Any]) -> str:
-    """One line about GPUs that compute."""
     cards, milliseconds = "; ".join(report["cards"]) or "an unnamed card", report["xla_milliseconds"]
     built = f"TensorFlow is built for CUDA {report['cuda']} and cuDNN {report['cudnn']}"
     return f"GPU: {cards}; {built}; a convolution of 64 images with XLA {milliseconds:.1f} ms"

@@ -122,7 +122,6 @@ def _import_tensorflow(network: NetworkConfig | None = None) -> Any:
 
 
 def _users_onednn() -> str | None:
-    """The user's value of the variable."""
     value = os.environ.get(_ONEDNN)
     return None if value == os.environ.get(_CHOSEN) else value
 

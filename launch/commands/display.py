@@ -158,7 +158,6 @@ def _time_left(progress: Progress, config: RunConfig) -> str:
 
 
 def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
-    """The expected time of reaching the target, with the usual agent steps and the present speed."""
     remaining, rate = usual - progress.agent_steps, progress.agent_steps_per_second
     if remaining <= 0 or not rate:
         return None
@@ -170,7 +169,6 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
-    """The counts of a run in one plain line."""
     counts = (f"{name} {number}" for name, number in _counts(progress, config).items())
     return " | ".join([duration(progress.elapsed_seconds), *counts, _time_left(progress, config)])
 

@@ -24,7 +24,6 @@ class DoctorArguments:
 
 
 def doctor(arguments: DoctorArguments) -> int:
-    """Run `tributary doctor`. Returns the exit code: 1 after any failure."""
     console = Console()
     if arguments.address == "local":
         reports = [probe() | {"node": "this machine"}]
@@ -54,7 +53,6 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
 
 
 def _described(report: dict[str, Any]) -> str:
-    """A node that responds, in one line."""
     gib = f"{report['memory_bytes'] / 2**30:.1f} GiB"
     if report["shared_memory_bytes"] is not None:
         gib += f" ({report['shared_memory_bytes'] / 2**30:.1f} shared)"

@@ -144,11 +144,9 @@ class TerminalPlayer:
         return True
 
     def hold(self, seconds: float) -> None:
-        """Keep the last frame."""
         self._due = time.monotonic() + seconds
 
     def _typed(self, seconds: float) -> bytes:
-        """The keys that are typed within a time."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return b""
         keys = b""

@@ -105,7 +105,6 @@ def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
-    """Number of gradients by policy lag."""
     counts: Counter[int] = Counter()
     for row in rows:
         counts.update({int(lag): n for lag, n in row.get("policy_lag_counts", {}).items()})
@@ -119,7 +118,6 @@ def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """Medians and quartiles of runs that differ only in their seed."""
     groups = []
     for label, members in same_but_for_seed([curve.run for curve in curves]):
         alike = tuple(curves[i] for i in members)

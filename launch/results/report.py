@@ -175,7 +175,6 @@ def _curves(runs: Sequence[RunReport]) -> dict[str, str]:
 
 
 def _group(label: str, runs: Sequence[RunReport]) -> str:
-    """Runs that differ only in their seed."""
     config, several = runs[0].config, len(runs) > 1
     spent = time_spent([run.rows for run in runs])
     stages = [(stage, f"{spent.microseconds[stage]:,.0f}", f"{share:.0%}") for stage, share in spent.shares.items()]
@@ -228,7 +227,6 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
 
 
 def _evaluation(point: dict[str, Any]) -> str:
-    """An evaluation during training."""
     median, collapsed = number(point.get("median_return"), ".2f"), number(point.get("collapsed_episodes"), "d")
     return f"{mean_and_error(point)}, median {median}, {collapsed} collapsed, at {point['frames']:,} frames"
 

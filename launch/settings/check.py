@@ -82,7 +82,6 @@ Rule = tuple[str, bool, str]
 
 
 def _refusal(config: RunConfig, rules: Iterable[Rule]) -> ConfigurationError | None:
-    """The error of the first rule that refuses a setting of `config`."""
     for setting, refuses, problem in rules:
         if refuses:
             return setting_error(setting, attrgetter(setting)(config), problem)
@@ -234,13 +233,11 @@ _NOT_FIXED = {"environment.imports", "environment.log_info", "environment.vector
 
 
 def may_change(setting: str) -> bool:
-    """True if a resume may change a setting, by its full name."""
     of_the_task = setting.startswith(("environment.", "network."))
     return setting in _NOT_FIXED if of_the_task else setting not in _FIXED
 
 
 def check_changes(config: RunConfig, before: RunConfig, run: Path) -> None:
-    """Check that a resume changes only settings that it may change."""
     for setting, (was, now) in changes_of_resume(config, before).items():
         if not may_change(setting):
             problem = f"the run has {was}, and its weights, moments and counts depend on that; leave it as it was, or"

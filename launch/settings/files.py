@@ -86,7 +86,6 @@ def errors_of(file: Path | None) -> Iterator[None]:
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a run's config.json, or TOML."""
     whole = path.suffix == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -151,7 +151,6 @@ def _toml(value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of a setting in help texts."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return f"{value:,}" if type(value) is int and value >= _LONG else str(value)

@@ -95,7 +95,6 @@ class TrainRequest(PresetArguments):
 
 
 def _with_id(request: TrainRequest) -> TrainRequest:
-    """The request with an id in place of a preset among its settings."""
     word = request.preset
     if word is None or request.resume is not None:
         return request

@@ -10,12 +10,10 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def agents() -> list[str]:
-    """The names of all agents: zoo:NAME."""
     return sorted(PREFIX + file.parent.name for file in FOLDER.glob("*/config.json"))
 
 
 def agent_folder(name: str) -> Path:
-    """The folder of zoo:NAME."""
     if name not in agents():
         raise ConfigurationError(f"{name}: no such agent ships{nearest(name, agents())}")
     return FOLDER / name.removeprefix(PREFIX)

@@ -71,7 +71,7 @@ def test_a_run_that_learned_nothing_ends_with_exit_code_1(tmp_path: Path, monkey
     [
         ("help", "usage: tributary COMMAND"),
         ("help train", "usage: tributary train"),
-        ("help bench", "usage: tributary bench WHAT"),
+        ("bench", "usage: tributary COMMAND"),
         ("train pong --seed --help", "usage: tributary train"),
         ("bench scaling --bogus 3 --help", "usage: tributary bench scaling"),
         ("--version", "tributary 0."),
