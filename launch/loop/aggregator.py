@@ -56,8 +56,6 @@ class GradientAggregator:
         self._version: int | None = None
         # Actors that have reported and wait for a dispatch.
         self._idle: list[int] = []
-        # Actors that have only played rollouts ahead: nothing is lost if they get no next call.
-        self._ahead: set[int] = set()
         self._evaluation = evaluation
         # The evaluation of the last call with a share, and the shares of the actors in it.
         self._evaluation_number: int | None = None
@@ -92,8 +90,7 @@ class GradientAggregator:
         while not self._events and not self._is_complete():
             if self._clock() - began >= self._patience:
                 # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
-                sum_is_under_way = self._reports or set(self._executor.actor_ids) - self._ahead
-                return Heartbeat(0, new_steps_follow=bool(sum_is_under_way))
+                return Heartbeat(0, new_steps_follow=bool(self._reports or self._executor.actor_ids))
             if self._idle:
                 self._pool.dispatch(self._idle.pop(0))
                 continue
@@ -110,8 +107,7 @@ class GradientAggregator:
         match completion:
             case GradientReport():
                 self._add(completion)
-            case Heartbeat(actor_id, new_steps_follow):
-                (self._ahead.discard if new_steps_follow else self._ahead.add)(actor_id)
+            case Heartbeat():
                 self._pool.on_heartbeat(completion)
             case EvaluationPart():
                 if self._shares is not None and completion.number == self._evaluation_number:
@@ -151,8 +147,6 @@ class GradientAggregator:
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)
-        # The report of a non-finite rollout comes without a heartbeat.
-        self._ahead.discard(report.actor_id)
         gradient, finite = report.gradient, not report.non_finite
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)

@@ -52,7 +52,11 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
-        *learners: tuple[int, Any], placement: Placement = HERE, interrupt: bool = False, said: list[str] | None = None
+        *learners: tuple[int, Any],
+        placement: Placement = HERE,
+        interrupt: bool = False,
+        leave: bool = False,
+        said: list[str] | None = None,
     ) -> tuple[Any, list[LearnerStart]]:
         starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
 
@@ -64,6 +68,8 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view({})
+            if leave:
+                raise KeyboardInterrupt
             if interrupt or wait() is None:
                 stop.requested = True
                 pass_on()
@@ -153,21 +159,13 @@ def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, monkeypatc
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_a_second_ctrl_c_before_the_learner_is_ready_leaves_nothing(
-    ready: bool, fake_ray: FakeRay, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready: bool, fake_ray: FakeRay, run: Callable
 ) -> None:
     """The driver waits for the learner when the second one comes: the first was not passed on yet."""
-    process = learner_of(fake_ray, responds=ready)
-
-    def watch(_wait: Callable, view: Callable, _pass_on: Callable) -> Any:
-        view({})
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(learner_process, "start_learner", lambda _: process)
-    start = LearnerStart(cartpole, environment_spec(cartpole.environment), tmp_path, HERE, False, 0.0)
     with pytest.raises(KeyboardInterrupt) as left:
-        learner_process.run_learners(start, watch, print, StopRequest())
+        run((0, SUMMARY if ready else None), leave=True)
     assert isinstance(left.value, StoppedBeforeTrainingError) == (not ready)
-    assert fake_ray.killed == ([] if ready else [process])
+    assert len(fake_ray.killed) == (not ready)
 
 
 @pytest.mark.parametrize("resume", [False, True])
