@@ -54,8 +54,6 @@ class GradientAggregator:
         silence = min(supervision.hang_seconds, supervision.start_seconds)
         self._clock, self._patience = clock, silence / _HEARTBEATS
         self._version: int | None = None
-        # Actors that have reported and wait for a dispatch.
-        self._idle: list[int] = []
         self._evaluation = evaluation
         # The evaluation of the last call with a share, and the shares of the actors in it.
         self._evaluation_number: int | None = None
@@ -77,7 +75,7 @@ class GradientAggregator:
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
         completes a sum waits for the next call, whose weights may include that sum.
         """
-        first, began = self._version is None, self._clock()
+        began = self._clock()
         # Older weights come with an evaluation of them, and are none to train with.
         if self._version is None or snapshot.version > self._version:
             self._version = snapshot.version
@@ -85,15 +83,11 @@ class GradientAggregator:
         if target is not None:
             self._executor.publish_target(target)
         self._play(snapshot, share)
-        if first:
-            self._pool.start()
         while not self._events and not self._is_complete():
             if self._clock() - began >= self._patience:
                 # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
                 return Heartbeat(0, new_steps_follow=bool(self._reports or self._executor.actor_ids))
-            if self._idle:
-                self._pool.dispatch(self._idle.pop(0))
-                continue
+            self._pool.dispatch_idle()
             self._take(self._executor.next_completion())
             self._record(*self._pool.supervise())
         if self._events:
@@ -153,4 +147,3 @@ class GradientAggregator:
         elif finite:
             self._sum += gradient
         self._reports.append(report._replace(gradient=_NO_GRADIENT))
-        self._idle.append(report.actor_id)

@@ -93,7 +93,7 @@ class Coordinator:
             ConfigurationError: an actor could not be made, or its rollout raised, before any has reported.
         """
         self._publish()
-        self.pool.start()
+        self.pool.dispatch_idle()
         while self._executor.calls_in_flight or self.pool.expects_actors:
             completion = self._executor.next_completion()
             match completion:
@@ -148,9 +148,6 @@ class Coordinator:
         if ended is not None:
             self._evaluation = None
         self.pool.on_part(part)
-        if self.pool.stopping and ended is None:
-            # Others may have waited for the next wave.
-            self.pool.dispatch_idle()
         yield part
         if ended is not None:
             yield ended

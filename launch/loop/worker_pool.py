@@ -81,11 +81,6 @@ class WorkerPool:
         """True if actors will work again though none may work now: replacements, or actors on nodes that join."""
         return bool(self._due) or not (self.stopping or self._executor.actor_ids)
 
-    def start(self) -> None:
-        """Dispatch to every actor."""
-        for actor_id in self._executor.actor_ids:
-            self.dispatch(actor_id)
-
     def dispatch(self, actor_id: int) -> None:
         """Dispatch a call to an actor without one.
 
@@ -100,13 +95,10 @@ class WorkerPool:
         watched.since, watched.evaluates = self._clock(), share is not None
 
     def dispatch_idle(self) -> None:
-        """Dispatch to actors without a call, which a run that stops has for an evaluation that goes on."""
+        """Dispatch to actors without a call."""
         for actor_id in self._executor.actor_ids:
-            if not self._at_work(actor_id):
+            if actor_id not in self._watched or self._watched[actor_id].since is None:
                 self.dispatch(actor_id)
-
-    def _at_work(self, actor_id: int) -> bool:
-        return actor_id in self._watched and self._watched[actor_id].since is not None
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
@@ -115,9 +107,12 @@ class WorkerPool:
         watched.reported(self._clock(), worked_seconds(report))
 
     def on_part(self, part: EvaluationPart) -> None:
-        """Record that an actor played a part of an evaluation, and dispatch to it again."""
+        """Record that an actor played a part of an evaluation, and dispatch to it again.
+
+        While the run stops, others wait for the next wave, which may begin now.
+        """
         self._watched[part.actor_id].since = None
-        self.dispatch(part.actor_id)
+        self.dispatch_idle()
 
     def on_child_event(self, event: ChildEvent) -> Change:
         """Count a change among the actors behind an aggregator, and dispatch to it again."""

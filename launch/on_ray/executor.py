@@ -207,15 +207,14 @@ class RayExecutor(Executor):
         ended: list[Any] = []
         if len(references) < len(waiting):
             ended += self._transport.wait(_GLANCE_SECONDS if references else _POLL_SECONDS)
-            if references:
-                ended += ray.wait(references, num_returns=len(references), timeout=0)[0]
         elif references:
-            # The second call of `ray.wait` returns the others that have ended.
-            if ray.wait(references, num_returns=1, timeout=_POLL_SECONDS)[0]:
-                ended += ray.wait(references, num_returns=len(references), timeout=0)[0]
+            ray.wait(references, num_returns=1, timeout=_POLL_SECONDS)
         else:
-            # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
+            # A replacement is not due yet, or the run waits for a node to join: Ray has no event to wait for.
             time.sleep(_POLL_SECONDS)
+        if references:
+            # All that have ended by now.
+            ended += ray.wait(references, num_returns=len(references), timeout=0)[0]
         return [waiting[call] for call in ended if call in waiting]
 
     def _result(self, actor_id: int) -> CallResult:

@@ -127,15 +127,11 @@ class TrainingSession:
         began = self._coordinator.began
         return self.earlier.wall_seconds + (0.0 if began is None else time.monotonic() - began)
 
-    @property
-    def _startup_seconds(self) -> float:
-        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
-        return max(0.0, (self._coordinator.began or time.monotonic()) - self._start_up_began)
-
     def _counts(self) -> RunCounts:
         loop, seconds = self._coordinator, self._elapsed_seconds - self.earlier.wall_seconds
+        startup = max(0.0, (loop.began or time.monotonic()) - self._start_up_began)
         return self.earlier + RunCounts(
-            seconds, self._startup_seconds, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
+            seconds, startup, loop.messages, loop.pool.actor_restarts, loop.pool.rollouts_lost
         )
 
     def _actors_now(self) -> tuple[float, int, int]:
