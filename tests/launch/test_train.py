@@ -57,23 +57,6 @@ def test_a_resume_that_fails_keeps_settings_until_it_has_saved(tmp_path: Path, m
     assert RunFolder(run).read_settings().total_frames == 20_000
 
 
-def test_a_resume_by_another_version_is_one_line(tmp_path: Path) -> None:
-    run, events = RunFolder(tmp_path / "run"), list[Event]()
-    train(quick(total_frames=300), run.path, lambda _: None)
-    made = json.loads(run.manifest.read_text())
-    now = made["versions"]["ray"]
-    for frames, revision, ray, expected in (
-        (900, made["revision"], now, []),
-        (1500, "0123abc", "2.1", [f"revision 0123abc → {made['revision']}, ray 2.1 → {now}"]),
-    ):
-        run.manifest.write_text(json.dumps(made | {"revision": revision, "versions": made["versions"] | {"ray": ray}}))
-        events.clear()
-        train(quick(total_frames=frames), run.path, events.append, resume=True)
-        since = "changed:      since the run began: "
-        texts = [event.text for event in events if isinstance(event, Message)]
-        assert [text.removeprefix(since) for text in texts if text.startswith(since)] == expected
-
-
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The folder of a new run: what is there before is kept, and what could not start leaves none."""
+"""The folder of a run: what is there before is kept, what could not start leaves none, and other versions are named."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,10 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.presets import PRESETS
+from launch.provenance import revision, versions
 from launch.run.folder import RunFolder
 from launch.run.lock import lock_folder
+from launch.settings.check import resume_lines
 from shared.errors import ConfigurationError
 
 
@@ -39,3 +41,14 @@ def test_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
         folder.discard()
     assert not (tmp_path / "made" / "below").exists()
     assert (tmp_path / "other" / "learned" / "config.json").is_file()
+
+
+def test_a_resume_by_another_version_is_one_line(tmp_path: Path) -> None:
+    run, config = RunFolder(tmp_path), PRESETS["cartpole"].config
+    run.write_config(config)
+    now = {"revision": revision(), "versions": versions()}
+    before = {"revision": "0123abc", "versions": versions() | {"ray": "2.1"}}
+    line = f"changed:      since the run began: revision 0123abc → {revision()}, ray 2.1 → {versions()['ray']}"
+    for manifest, lines in ((now, []), (before, [line]), ({}, [])):
+        run.manifest.write_text(json.dumps(manifest))
+        assert resume_lines(config, run) == lines
