@@ -6,8 +6,7 @@ The command line calls `train`; `tributary_rl`, several seeds and benchmarks cal
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from launch.machine import ThreadBudget, thread_budget, usable_gpus
 from launch.on_ray.placement import Placement, place, place_here, placement_lines, sums_of_nodes
 from launch.presets import PRESETS, advice_on_preset
 from launch.processes import without_collections
-from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
+from launch.run.events import Event, Message, Preparing, Progressed, SessionThread, Started, Stopped
 from launch.run.folder import RunFolder, centres_observations, manifest, read_object
 from launch.run.lock import lock_folder
 from launch.run.metrics import annealing_warning
@@ -34,10 +33,9 @@ from shared.errors import ConfigurationError, EnvironmentFailedError, TrainingFa
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
+    from launch.on_ray.learner_process import RemoteLearner
 
 OnEvent = Callable[[Event], object]
-
-_VIEW_SECONDS = 1.0
 
 
 class Result(NamedTuple):
@@ -193,35 +191,24 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         executor = partial(
             InlineExecutor, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1)
         )
-        # Not as a context: a program that leaves at once does not wait for the thread.
-        thread = futures.ThreadPoolExecutor(1)
         run.on_event(Preparing("building networks and environments"))
+        session = SessionThread(
+            partial(TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started)
+        )
         try:
-            try:
-                # In the thread that steps them: some environments are bound to the one that makes them.
-                future = thread.submit(
-                    TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started
-                )
-                session = future.result()
-            except EnvironmentFailedError as error:
-                raise ConfigurationError(f"--environment.id {error}") from error
-            except KeyboardInterrupt:
-                # A constructor that hangs is not waited for.
-                run.stop.interrupted = True
-                raise StoppedBeforeTrainingError from None
+            session.made()
+        except EnvironmentFailedError as error:
+            raise ConfigurationError(f"--environment.id {error}") from error
+        except KeyboardInterrupt:
+            # A constructor that hangs is not waited for.
+            run.stop.interrupted = True
+            raise StoppedBeforeTrainingError from None
+        try:
             with run.stop.training():
                 _start(run, budget)
-                result = thread.submit(session.run)
-
-                def wait() -> dict[str, Any] | None:
-                    done, _ = futures.wait([result], _VIEW_SECONDS)
-                    return result.result() if done else None
-
-                return _watch(run, wait, session.view, session.interrupt)
+                return _watch(run, session)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
-        finally:
-            thread.shutdown(wait=False)
 
 
 def _train_on_ray(run: _Run) -> dict[str, Any]:
@@ -276,36 +263,18 @@ def _start(run: _Run, budget: ThreadBudget) -> None:
     run.on_event(Started(str(run.folder.path), run.config, budget.actors))
 
 
-def _watch(
-    run: _Run,
-    wait: Callable[[], dict[str, Any] | None],
-    view: Callable[[dict[str, float]], View],
-    interrupt: Callable[[], None],
-) -> dict[str, Any]:
-    """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
-
-    def look() -> None:
-        update = view(take_all(run.stop.numbers))
-        for event in (*update.events, Progressed(update.progress)):
-            run.on_event(event)
-
+def _watch(run: _Run, learner: "SessionThread | RemoteLearner") -> dict[str, Any]:
+    """Pass events on until the run has ended, and a stop request once. Returns the summary."""
     passed_on = False
     while True:
-        try:
-            summary = wait()
-        except Exception:
-            # Its last messages lead up to the error, unless its process died.
-            with suppress(Exception):
-                look()
-            raise
-        look()
-        if summary is not None:
-            # The view may have been under way before the end.
-            look()
-            return summary
+        view = learner.poll(take_all(run.stop.numbers))
+        for event in (*view.events, Progressed(view.progress)):
+            run.on_event(event)
+        if view.summary is not None:
+            return view.summary
         if run.stop.requested and not passed_on:
             passed_on = True
-            interrupt()
+            learner.interrupt()
             reason, finishing = run.stop.reason, "finishing the gradients under way and saving"
             run.say(f"stopped by {reason}: {finishing}" if reason else f"{finishing}; Ctrl-C again leaves at once")
 

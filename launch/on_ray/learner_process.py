@@ -13,8 +13,8 @@ driver.
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent import futures
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +29,7 @@ from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, place, placement_lines, sums_of_nodes
 from launch.processes import without_collections
-from launch.run.events import Progress, View
+from launch.run.events import VIEW_SECONDS, Progress, SessionThread, View
 from launch.run.folder import RunFolder
 from launch.run.lock import LOCK_FILE
 from launch.run.summary import LearnerDeath
@@ -40,15 +40,10 @@ from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
 
-# `run` occupies one thread; `view` and `interrupt` are served beside it.
-_LEARNER_THREADS = 3
-VIEW_SECONDS = 1.0
+# `interrupt` is served beside `poll`.
+_LEARNER_THREADS = 2
 # A learner that dies again and again has a lasting cause, which another one would meet too.
 _MOST_RESTARTS = 3
-
-Summary = dict[str, Any]
-# Called with `wait`, `view` and `interrupt`; see `launch.train`.
-Watch = Callable[[Callable[[], Summary | None], Callable[[dict[str, float]], View], Callable[[], None]], Summary]
 
 
 class LearnerStart(NamedTuple):
@@ -71,15 +66,15 @@ class LearnerStart(NamedTuple):
     lock: bytes | None = None
 
 
-class LearnerProcess:
-    """A `TrainingSession` over Ray actors. `run` returns the summary; other methods may be called meanwhile.
+class LearnerProcess(SessionThread):
+    """A `TrainingSession` over Ray actors.
 
     Each method raises the error of the session's construction. To Ray, a constructor that raises is a process that
     died, and Ray would print the traceback on the driver's terminal.
     """
 
     def __init__(self, start: LearnerStart) -> None:
-        self._session = futures.ThreadPoolExecutor(1).submit(self._make_session, start)
+        super().__init__(partial(self._make_session, start))
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
         config, spec, folder, placement, resume, started, death, lock = start
@@ -108,18 +103,14 @@ class LearnerProcess:
             undo.pop_all()
             return session
 
-    def run(self) -> Summary:
-        return self._session.result().run()
 
-    def view(self, numbers: Mapping[str, float]) -> View:
-        return self._session.result().view(numbers)
-
-    def interrupt(self) -> None:
-        self._session.result().interrupt()
-
-
-def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], stop: StopRequest) -> Summary:
-    """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
+def run_learners(
+    start: LearnerStart,
+    watch: Callable[["RemoteLearner"], dict[str, Any]],
+    say: Callable[[str], None],
+    stop: StopRequest,
+) -> dict[str, Any]:
+    """Let `watch` poll a learner to its end. If its process dies, another one goes on from the last checkpoint.
 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
@@ -134,7 +125,7 @@ def run_learners(start: LearnerStart, watch: Watch, say: Callable[[str], None], 
         process = start_learner(start)
         learner = RemoteLearner(process, alone=start.placement.here)
         try:
-            return watch(learner.wait, learner.view, learner.interrupt)
+            return watch(learner)
         except KeyboardInterrupt as error:
             # A second Ctrl-C, which may come before the first one was passed on.
             if learner.ready and not isinstance(error, StoppedBeforeTrainingError):
@@ -199,29 +190,23 @@ class RemoteLearner:
 
     def __init__(self, process: Any, *, alone: bool = False) -> None:
         self._process, self._alone = process, alone
-        self._result = process.run.remote()
         # The call whose result the next view is.
         self._next_view: Any = None
         self._numbers = dict[str, float]()
         # True if the process has responded, and its last progress.
         self.ready, self.progress = False, Progress()
 
-    def wait(self) -> Summary | None:
-        """The summary, if the run ends within a moment."""
-        ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
-        return ray.get(self._result) if ready else None
-
-    def view(self, numbers: Mapping[str, float]) -> View:
-        """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start.
+    def poll(self, numbers: Mapping[str, float]) -> View:
+        """See `SessionThread.poll`. The last progress again while the process does not respond, as in its start.
 
         Raises:
             TrainingFailedError: it will not, because Ray's process of this machine, on which the run is alone, died.
         """
         self._numbers |= numbers
         if self._next_view is None:
-            self._next_view = self._process.view.remote(self._numbers)
+            self._next_view = self._process.poll.remote(self._numbers)
             self._numbers = {}
-        if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
+        if not ray.wait([self._next_view], timeout=2 * VIEW_SECONDS)[0]:
             # Ray would wait for another machine for ever.
             if self._alone and not self.ready and not cluster_nodes():
                 raise TrainingFailedError("Ray's process of this machine, the raylet, has died: --resume continues")

@@ -210,7 +210,7 @@ _COMPUTES = {
     "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(CONFIG, None, 0)",
     "learner": """
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart
-LearnerProcess(LearnerStart(CONFIG, None, None, None, True, 0.0)).run()
+LearnerProcess(LearnerStart(CONFIG, None, None, None, True, 0.0)).poll({})
 """,
     "inline": "from launch.cli import main; main(['train', PRESET, '--executor', 'inline'])",
     "export": "from launch.cli import main; main(['export', f'zoo:{PRESET}'])",

@@ -32,11 +32,11 @@ def raised(cause: Exception) -> Exception:
     return ray.exceptions.RayTaskError("run", f"raised: {cause}", cause).as_instanceof_cause()
 
 
-def learner_of(fake: FakeRay, end: Any = None, agent_steps: int = 0, *, responds: bool = True) -> FakeProcess:
-    """A learner's process. `end` is the result of `run`; None while it trains."""
+def learner_of(fake: FakeRay, agent_steps: int = 0, *, responds: bool = True) -> FakeProcess:
+    """A learner's process that trains."""
     process = FakeProcess(fake, LearnerProcess, {}, ())
-    process.results = {"interrupt": None} | ({} if end is None else {"run": end})
-    process.results |= {"view": View(Progress(agent_steps=agent_steps), [])} if responds else {}
+    process.results = {"interrupt": None}
+    process.results |= {"poll": View(Progress(agent_steps=agent_steps), [])} if responds else {}
     return process
 
 
@@ -58,22 +58,25 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
         leave: bool = False,
         said: list[str] | None = None,
     ) -> tuple[Any, list[LearnerStart]]:
-        starts, ends, stop = list[LearnerStart](), iter(learners), StopRequest()
+        starts, processes, stop = list[LearnerStart](), list[FakeProcess](), StopRequest()
 
         def start(how: LearnerStart) -> FakeProcess:
+            agent_steps, end = learners[len(starts)]
             starts.append(how)
-            agent_steps, end = next(ends)
             # One without an end has not started yet.
-            return learner_of(fake_ray, end, agent_steps, responds=end is not None)
+            processes.append(learner_of(fake_ray, agent_steps, responds=end is not None))
+            return processes[-1]
 
-        def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
-            view({})
+        def watch(learner: RemoteLearner) -> Any:
+            learner.poll({})
             if leave:
                 raise KeyboardInterrupt
-            if interrupt or wait() is None:
+            _, end = learners[len(starts) - 1]
+            if interrupt or end is None:
                 stop.requested = True
-                pass_on()
-            return wait()
+                learner.interrupt()
+            processes[-1].results["poll"] = end if isinstance(end, Exception) else View(Progress(), [], end)
+            return learner.poll({}).summary
 
         def say(message: str) -> None:
             if said is not None:
@@ -150,11 +153,11 @@ def test_a_run_on_one_machine_ends_with_the_raylet(fake_ray: FakeRay, monkeypatc
     """Ray would wait for ever for a machine for the next learner. On a cluster one may come."""
     process = learner_of(fake_ray, responds=False)
     alone, on_cluster = (RemoteLearner(process, alone=alone) for alone in (True, False))
-    alone.view({})
+    alone.poll({})
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
-    on_cluster.view({})
+    on_cluster.poll({})
     with pytest.raises(TrainingFailedError, match="the raylet, has died"):
-        alone.view({})
+        alone.poll({})
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -186,7 +189,7 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
     monkeypatch.setattr("launch.run.session.TrainingSession", session)
     spec = environment_spec(cartpole.environment)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, HERE, resume, 0.0))
-    for call in (learner.run, lambda: learner.view({}), learner.interrupt):
+    for call in (lambda: learner.poll({}), learner.interrupt):
         with pytest.raises(OSError, match="the log"):
             call()
     assert ended == ["actors"]
@@ -195,15 +198,15 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay) -> None:
     process, view = learner_of(fake_ray, responds=False), View(Progress(agent_steps=3), [])
     learner = RemoteLearner(process)
-    assert learner.view({}) == View(Progress(), [])
+    assert learner.poll({}) == View(Progress(), [])
     with pytest.raises(StoppedBeforeTrainingError):
         learner.interrupt()
-    process.results["view"] = view
+    process.results["poll"] = view
     # The call that is under way was made without the request: the next one has it.
-    assert learner.view({"b": 2.0}) == learner.view({"a": 1.0}) == view
-    assert [call.arguments for call in fake_ray.calls if call.method == "view"] == [({},), ({"a": 1.0, "b": 2.0},)]
-    del process.results["view"]
-    assert learner.view({}) == view
+    assert learner.poll({"b": 2.0}) == learner.poll({"a": 1.0}) == view
+    assert [call.arguments for call in fake_ray.calls if call.method == "poll"] == [({},), ({"a": 1.0, "b": 2.0},)]
+    del process.results["poll"]
+    assert learner.poll({}) == view
     learner.interrupt()
 
 
@@ -216,4 +219,4 @@ def test_a_learner_elsewhere_needs_the_folder_of_the_driver(found: bytes | None,
     spec = environment_spec(cartpole.environment)
     learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, elsewhere, False, 0.0, lock=b"of the driver"))
     with pytest.raises(ConfigurationError, match=r"--run-dir .* is not on 10\.0\.0\.9, the learner's node"):
-        learner.run()
+        learner.poll({})
