@@ -92,8 +92,7 @@ def difference(kind: Any, config: RunConfig, spec: EnvironmentSpec, spread: floa
             discounts=rollout.discounts * random.integers(0, 2, shape).astype(np.float32),
             mask=rollout.mask * (random.random(shape) < 0.8) * ~on_edge,
         )
-        total = mean_loss(config, *passes, rollout)
-    expected = tape.gradient(total, exact).numpy()
+        expected = tape.gradient(mean_loss(config, *passes, rollout), exact).numpy()
     gradients.begin(rollout)
     policy.assign(weights)
     parts = [gradients.next() for _ in range(config.actor.minibatches)]

@@ -9,22 +9,15 @@ from shared.config import NetworkConfig
 from shared.methods.method import Method, MethodLoss, RolloutTensors, Samples, TargetInputs, Targets
 from shared.networks import Head, Network, NetworkOutput
 from shared.networks.composed import MultiInputNetwork
-from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
-from shared.networks.perceptron import MultilayerPerceptron
 from shared.networks.recurrent import RecurrentNetwork
+from shared.registry import NETWORKS, class_of
 from shared.types import ImagePart, ObservationParts
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
-# Rows of 12 + 2,592 + 1,296 bytes.
+# Rows of 12 + 2,592 + 1,369 bytes, which four does not divide.
 PARTS = ObservationParts(
-    (("speed", 1), ("gear", 2)), (ImagePart("image_left", (36, 36, 2)), ImagePart("image_right", (36, 36, 1)))
+    (("speed", 1), ("gear", 2)), (ImagePart("image_left", (36, 36, 2)), ImagePart("image_right", (37, 37, 1)))
 )
-_CLASSES = {
-    "mlp": MultilayerPerceptron,
-    "a3c_cnn": ConvolutionalNetwork,
-    "nature_cnn": ConvolutionalNetwork,
-    "impala_resnet": ResidualNetwork,
-}
 _SHAPES = {"mlp": (5,), "impala_resnet": (20, 20, 2), "multi_input": (PARTS.row_size,)}
 
 
@@ -43,12 +36,12 @@ def network(
     """
     name = "a3c_cnn" if kind == "multi_input" else kind
     config = NetworkConfig(**{"name": name, "hidden_sizes": (8, 6)} | settings)
-    heads = () if recurrent else HEADS
+    heads, class_ = () if recurrent else HEADS, class_of(NETWORKS[name])
     made: Network
     if kind == "multi_input":
-        made = MultiInputNetwork(config, PARTS, heads, 1, ConvolutionalNetwork, mean)
+        made = MultiInputNetwork(config, PARTS, heads, 1, class_, mean)
     else:
-        made = _CLASSES[kind](config, shape or shape_of(kind), heads, 1, mean)
+        made = class_(config, shape or shape_of(kind), heads, 1, mean)
     if recurrent:
         made = RecurrentNetwork(made, HEADS, 7, 1)
     random = np.random.default_rng(1)

@@ -155,6 +155,7 @@ def test_the_activations_of_acting_give_the_same_output_and_gradient(kind: str, 
     made, seen, stored = network(kind, **settings), observations(kind, T, B), StoredActivations(T)
     outputs = act(made, stored, seen)
     known = gradients(made, seen, stored)
+    assert all(map(np.any, known)), "each part learns"
     for computed, again in zip(known, gradients(made, seen, None), strict=True):
         assert np.abs(computed - again).max() <= 1e-4 * np.abs(again).max()
     for t, output in enumerate(outputs):

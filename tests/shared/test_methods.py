@@ -105,7 +105,9 @@ def test_taken_actions_have_a_gradient_and_targets_none(name: str, target_networ
         total = loss_of(method, online, target, rollout()).total
     by_online, *by_target = tape.gradient(total, [online.table, *([target.table] if target else [])])
     assert all(gradient is None for gradient in by_target)
-    returns = targets_of(method, Scripted(ONLINE), target, rollout(), tf.constant([[2.0], [4.0], [9.0]])).returns
+    values = tf.constant([[2.0], [4.0], [9.0]])
+    returns, advantages = targets_of(method, Scripted(ONLINE), target, rollout(), values)
+    assert not np.any(advantages)
     expected = np.zeros((4, 2), np.float32)
     for t, action in enumerate((0, 1, 0)):
         expected[t, action] = 2 / 3 * (ONLINE[t, action] - returns[t, 0])

@@ -1,7 +1,5 @@
 """Networks against NumPy written out and Keras' layers; the layers that they export; their weights at the start."""
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 import pytest
@@ -12,13 +10,11 @@ from networks import HEADS, PARTS, network, observations, shape_of
 
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
-from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, Head, KerasNetwork, Network, ObservationScale
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, Network, ObservationScale
 from shared.networks.composed import MaskedNetwork, MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.types import ActionSpec, ImagePart, ObservationParts
-
-SIZES = {"a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256), "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)}
 
 
 def weights_of(network: Network) -> dict[str, np.ndarray]:
@@ -112,76 +108,21 @@ def test_the_residual_network_is_that_of_the_paper_written_out(centred: bool, la
     np.testing.assert_allclose(output.heads["value"], expected, rtol=1e-3, atol=1e-4)
 
 
-class OneLayer(KerasNetwork):
-    """A trunk that can be written out: ReLU of a linear function of the pixels less their mean."""
-
-    def __init__(self, config: NetworkConfig, shape: Sequence[int], heads: Sequence[Head], seed: int, mean) -> None:
-        super().__init__(heads)
-        assert (config.hidden_sizes, heads) == ((4,), ())
-        inputs = keras.Input(shape, dtype="uint8", name="observations")
-        x = keras.layers.Flatten()(keras.layers.Rescaling(1.0, (-mean).tolist())(inputs))
-        start = keras.initializers.Orthogonal(1.0, seed=seed)
-        layer = keras.layers.Dense(5, "relu", kernel_initializer=start, name="pixels")
-        self.model = keras.Model(inputs, (layer(x),), name="one_layer")
+def test_images_beside_numbers_are_centred_by_their_part_of_the_mean() -> None:
+    """Where they are that part, they are to the network what black ones are to one without a mean."""
+    rows = observations("multi_input", 1)
+    mean, black = rows[0].astype(np.float32), rows.copy()
+    for _, where in PARTS.image_bytes():
+        black[:, where] = 0
+    centred, plain = (network("multi_input", mean=of_rows) for of_rows in (mean, None))
+    np.testing.assert_allclose(centred(tf.constant(rows)).features, plain(tf.constant(black)).features, rtol=1e-5)
 
 
-def test_images_and_numbers_are_what_numpy_makes_of_their_bytes() -> None:
-    # A length that four does not divide.
-    parts = ObservationParts((("speed", 2),), (ImagePart("image_camera", (3, 1, 1)),))
-    mean, random = np.arange(11, dtype=np.float32), np.random.default_rng(0)
-    made = MultiInputNetwork(NetworkConfig(hidden_sizes=(4,)), parts, HEADS, 1, OneLayer, mean)
-    for variable in made.variables:
-        if "bias" in variable.path:
-            variable.assign(variable + 0.1)
-    rows = random.integers(0, 256, (6, 11), np.uint8)
-    parts.vectors(rows)[...] = numbers = random.normal(0, 3, (6, 2)).astype(np.float32)
-    weights = weights_of(made)
-
-    def linear(x: np.ndarray, name: str) -> np.ndarray:
-        return x @ weights[f"{name}kernel"] + weights[f"{name}bias"]
-
-    of_image = relu(linear(rows[:, 8:] - mean[8:], "image_camera/pixels/"))
-    of_numbers = np.tanh(linear(numbers, "trunk_hidden1/"))
-    features = relu(linear(np.concatenate([of_image, of_numbers], axis=1), "joint_"))
-    with tf.GradientTape() as tape:
-        output = made(tf.constant(rows))
-        total = tf.reduce_sum(tf.square(output.heads["policy"])) + tf.reduce_sum(output.heads["value"])
-    assert all(np.any(gradient) for gradient in tape.gradient(total, made.trainable_variables)), "each part learns"
-    np.testing.assert_allclose(output.features, features, rtol=1e-4, atol=1e-4)
-    for head in HEADS:
-        np.testing.assert_allclose(output.heads[head.name], linear(features, f"{head.name}_"), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(("name", "centred", "layer_norm"), [("a3c_cnn", False, False), ("nature_cnn", True, True)])
-def test_convolutions_are_those_of_keras(name: str, centred: bool, layer_norm: bool) -> None:
-    """The plain way: scaled images and Keras layers. Gradients are held by those of layers, and beside float64."""
-    images = observations(name, 2)
-    mean = np.random.default_rng(2).uniform(0, 255, images.shape[1:]).astype(np.float32) if centred else None
-    ours = network(name, mean=mean, layer_norm=layer_norm)
-    weights = iter([variable.numpy() for variable in ours.variables])
-    # Gains and biases come last in our layout.
-    pairs = list(zip(weights, weights, strict=True))
-    convolutions, units = SIZES[name]
-    norms = iter(pairs[len(convolutions) + 1 + len(HEADS) :])
-
-    def layer(made: keras.layers.Layer, x: tf.Tensor, values: tuple[np.ndarray, np.ndarray]) -> tf.Tensor:
-        made.build(x.shape)
-        made.set_weights(values)
-        return made(x)
-
-    x = tf.constant(images / 255.0 if mean is None else (images - mean) * 4.0 / 255.0, tf.float32)
-    layers = [*(keras.layers.Conv2D(*sizes) for sizes in convolutions), keras.layers.Dense(units)]
-    for made, values in zip(layers, pairs, strict=False):
-        x = layer(made, tf.reshape(x, (len(images), -1)) if made is layers[-1] else x, values)
-        if layer_norm:
-            x = layer(keras.layers.LayerNormalization(list(range(1, x.shape.rank)), epsilon=1e-5), x, next(norms))
-        x = tf.nn.relu(x)
-    output = ours(tf.constant(images))
-    np.testing.assert_allclose(output.features, x, rtol=1e-4, atol=1e-5)
-    for head, values in zip(HEADS, pairs[len(layers) :], strict=False):
-        np.testing.assert_allclose(
-            output.heads[head.name], layer(keras.layers.Dense(head.units), x, values), rtol=1e-4, atol=1e-5
-        )
+@pytest.mark.parametrize(("mean", "scale"), [(None, 1.0 / 255.0), (np.zeros((36, 36, 4), np.float32), 4.0 / 255.0)])
+def test_pixels_are_scaled_by_the_first_kernel_of_the_exported_layers(mean: np.ndarray | None, scale: float) -> None:
+    made = network("a3c_cnn", mean=mean)
+    kernel, _ = made.as_keras().get_layer("conv1").get_weights()
+    np.testing.assert_allclose(kernel, scale * made.variables[0].numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("recurrent", [False, True], ids=["", "recurrent"])
