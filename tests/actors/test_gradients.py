@@ -9,9 +9,8 @@ import tensorflow as tf
 from rollouts import METHODS, first_weights, make_actor, make_policy, plain_gradients, recording, run, traces
 
 from actors.actor import Actor
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import environment_spec
 from actors.gradient import GradientGraphs, Gradients
-from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.actor_critic import ActorCritic
@@ -162,41 +161,24 @@ Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
 def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CARTPOLE, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
-    # Which environments' episodes end at each step, and the weights that chose its actions.
-    steps, step, weights, assign = [], VectorEnvironment.step, [], Policy.assign
-
-    def counted(*arguments):
-        result = step(*arguments)
-        steps.append(result.terminated | result.truncated)
-        assert weights[-1] is old.parameters
-        return result
-
-    def noted(policy, parameters, *more):
-        weights.append(parameters)
-        assign(policy, parameters, *more)
-
-    monkeypatch.setattr(VectorEnvironment, "step", counted)
-    monkeypatch.setattr(Policy, "assign", noted)
-    first, ahead = make_actor(config), set()
+    rollouts, first, ahead = recording(monkeypatch), make_actor(config), set()
     for actor_id in range(12):
-        steps.clear()
-        weights.clear()
+        rollouts.clear()
         actor = make_actor(config, actor_id, first)
-        assert not steps, "an actor that replaces another one has no weights before its first call"
+        assert not rollouts, "an actor that replaces another one has no weights before its first call"
         calls = 1
         while actor.next_call is NextCall.AHEAD:
             assert run(actor, config, old) == Heartbeat(actor.actor_id, new_steps_follow=False)
             # One rollout in a call: a run that stops waits for calls under way.
-            assert len(steps) == 32 * calls
+            assert len(rollouts) == calls
             calls += 1
         assert run(actor, config, old) == Heartbeat(actor.actor_id)
-        assert len(steps) == 32 * calls
-        ahead.add(len(steps) / 32 - 1)
-        assert 2 * (len(steps) - 32) <= 1024
+        assert len(rollouts) == calls <= 1 + 1024 / 64
+        ahead.add(calls)
         # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
         again = reported(actor, new, config)
         assert again.rewards == again.agent_steps <= 64
-        ended = np.array(steps[-32:])
+        ended = rollouts[-1].discounts == 0
         assert len(again.episodes.returns) == ended.sum()
         assert set(again.episodes.environments) == set(np.flatnonzero(ended.any(axis=0)))
         np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)

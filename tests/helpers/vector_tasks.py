@@ -5,8 +5,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 LIMIT = 7
 PLACE = Box(-3, 3, (2,), np.float32)
@@ -34,11 +34,11 @@ class Walk(gymnasium.Env):
 
     def _info(self) -> dict:
         lower = abs(self._place) < 3
-        return {"allowed": [lower, lower, lower and self._place < 2], "walk": {"steps": self._time}}
+        return {"allowed": np.array([lower, lower, lower and self._place < 2]), "walk": {"steps": self._time}}
 
 
-class Walks(gymnasium.vector.VectorEnv):
-    """The same, many at once: NEXT_STEP, and the next observations in the same memory.
+class Walks(SyncVectorEnv):
+    """The same, many at once: NEXT_STEP, and the next observations and ends in the same memory.
 
     `returned` replaces parts of the result of `step`, by their numbers.
     """
@@ -51,42 +51,25 @@ class Walks(gymnasium.vector.VectorEnv):
         images: bool = False,
         copies: int | None = None,
     ) -> None:
-        self.num_envs, self._limit = copies or num_envs, max_episode_steps
-        self.returned: dict[int, Any] = {}
+        super().__init__([lambda: TimeLimit(Walk(), max_episode_steps)] * (copies or num_envs), copy=False)
         self.metadata = {"autoreset_mode": AutoresetMode(mode)} if mode else {}
-        self.single_observation_space = Box(0, 255, (40, 40), np.uint8) if images else PLACE
-        self.single_action_space = Walk.action_space
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._place, self._time = np.zeros((2, self.num_envs), int)
-        self._terminated, self._truncated = np.zeros((2, self.num_envs), bool)
-        self._observations = np.zeros((self.num_envs, 2), np.float32)
+        if images:
+            self.single_observation_space = Box(0, 255, (40, 40), np.uint8)
+        self.returned: dict[int, Any] = {}
         self.seed: int | None = None
+        self._ends = np.zeros((2, self.num_envs), bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed, options=options)
-        self.seed = seed
-        self._place[:] = self._time[:] = self._terminated[:] = self._truncated[:] = 0
-        return self._seen(), self._info()
+        self.seed, self._ends[:] = seed, False
+        return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        new = self._terminated | self._truncated
-        self._place[:] = np.where(new, 0, self._place + actions)
-        self._time[:] = np.where(new, 0, self._time + 1)
-        self._terminated[:], self._truncated[:] = np.abs(self._place) == 3, self._time == self._limit
+        observations, rewards, terminated, truncated, info = super().step(actions)
+        resetting = self._ends.any(axis=0)
+        self._ends[:] = terminated, truncated
         # Numbers of a resetting step enter nothing.
-        rewards = np.where(new, np.nan, 0.5 * self._place)
-        result = [self._seen(), rewards, self._terminated, self._truncated, self._info()]
+        result = observations, np.where(resetting, np.nan, rewards), *self._ends, info
         return tuple(self.returned.get(i, part) for i, part in enumerate(result))
-
-    def _seen(self) -> np.ndarray:
-        self._observations[:] = np.stack([self._place, self._time / LIMIT], axis=1)
-        return self._observations
-
-    def _info(self) -> dict:
-        lower = np.abs(self._place) < 3
-        allowed = np.stack([lower, lower, lower & (self._place < 2)], axis=1)
-        return {"allowed": allowed, "walk": {"steps": self._time}}
 
 
 def without_limit(num_envs: int) -> Walks:
