@@ -83,20 +83,6 @@ def tributary(words: str, folder: Path) -> None:
     subprocess.run(command, env=module_environment() | variables, check=True)
 
 
-def print_rates(network: str, folder: Path) -> None:
-    rates, file = {}, folder / "throughput.json"
-    for device in ("cpu", "gpu"):
-        measure = f"bench throughput pong --network.name {network} --actor.device {device} --seconds 6 --json {file}"
-        tributary(measure, folder)
-        rates[device] = json.loads(file.read_text())["agent_steps_per_second"]
-    print(f"{network}: {rates['cpu']:,.0f} agent steps/s on CPUs, {rates['gpu']:,.0f} on the GPU")
-    assert min(rates.values()) > 0
-
-
-def test_rates(tmp_path: Path) -> None:
-    print_rates("a3c_cnn", tmp_path)
-
-
 def test_pong_is_trained(tmp_path: Path) -> None:
     """Two minutes at most. What is to be seen on an H100 is a confirmed 18 within one."""
     seconds, began, file = 5 if pretended_gpus() else 120, time.monotonic(), tmp_path / "summary.json"
@@ -120,9 +106,15 @@ def test_a_run_goes_on_on_the_cpu_and_back(tmp_path: Path) -> None:
         assert account["actor_restarts"] == 0
 
 
-@pytest.mark.parametrize("network", ["nature_cnn", "impala_resnet"])
-def test_rates_of_larger_networks(network: str, tmp_path: Path) -> None:
-    print_rates(network, tmp_path)
+@pytest.mark.parametrize("network", ["a3c_cnn", "nature_cnn", "impala_resnet"])
+def test_rates(network: str, tmp_path: Path) -> None:
+    rates, file = {}, tmp_path / "throughput.json"
+    for device in ("cpu", "gpu"):
+        measure = f"bench throughput pong --network.name {network} --actor.device {device} --seconds 6 --json {file}"
+        tributary(measure, tmp_path)
+        rates[device] = json.loads(file.read_text())["agent_steps_per_second"]
+    print(f"{network}: {rates['cpu']:,.0f} agent steps/s on CPUs, {rates['gpu']:,.0f} on the GPU")
+    assert min(rates.values()) > 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from environments import environment, with_extras
 from waiting import UNTIL_FRAMES
-from watched_processes import Training, Watched
+from watched_processes import Training, Watched, output_of
 
 pytestmark = [pytest.mark.storage, pytest.mark.timeout(600)]
 
@@ -75,12 +75,6 @@ def variables(server: MotoServer) -> dict[str, str]:
     }
 
 
-def call(folder: Path, variables: dict[str, str], program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program, *arguments], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
-    )
-
-
 def files_of(run: Path) -> dict[str, bytes]:
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if name != ".lock"}
@@ -94,8 +88,10 @@ def test_a_run_goes_on_from_its_copy_elsewhere(programs: Path, server: MotoServe
     before = Training(programs, first, arguments, **variables).summary()
     assert server.files("kept", "runs/cartpole") == files_of(first)
 
-    resumed = call(other, variables, programs / "tributary", "train", "--resume", url, "--total-frames", "9000")
-    assert resumed.returncode == 0, resumed.stderr
+    def command(program: str, *arguments: str, cwd: Path = tmp_path) -> str:
+        return output_of(programs / program, *arguments, cwd=cwd, variables=variables)
+
+    command("tributary", "train", "--resume", url, "--total-frames", "9000", cwd=other)
     (run,) = (other / "runs").iterdir()
     after = json.loads((run / "summary.json").read_text())
     assert after["updates"] > before["updates"]
@@ -103,15 +99,13 @@ def test_a_run_goes_on_from_its_copy_elsewhere(programs: Path, server: MotoServe
     copied = server.files("kept", "runs/cartpole")
     assert copied == files_of(run)
 
-    evaluated = call(tmp_path, variables, programs / "tributary", "evaluate", url, "--episodes", "2")
-    assert evaluated.returncode == 0, evaluated.stderr
+    command("tributary", "evaluate", url, "--episodes", "2")
     script = (
         "import sys, tributary_rl as tributary\n"
         "assert tributary.load(sys.argv[1]).act([0, 0, 0, 0])[0] in (0, 1)\n"
         "print(tributary.Run(sys.argv[1]).summary['updates'])"
     )
-    loaded = call(tmp_path, variables, programs / "python", "-c", script, url)
-    assert loaded.stdout.strip() == str(after["updates"]), loaded.stderr
+    assert command("python", "-c", script, url).strip() == str(after["updates"])
     # Reading changes nothing there.
     assert server.files("kept", "runs/cartpole") == copied
 
@@ -126,9 +120,10 @@ def test_a_run_goes_on_from_its_copy_elsewhere(programs: Path, server: MotoServe
 def test_storage_that_cannot_be_used_is_one_line_and_makes_no_bucket(
     changed: dict[str, str], reason: str, programs: Path, server: MotoServer, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    arguments = f"train {SETTINGS} --total-frames 2000 --storage s3://kpet/run".split()
+    command = [programs / "tributary", *f"train {SETTINGS} --total-frames 2000 --storage s3://kpet/run".split()]
     home = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    refused = call(tmp_path, variables | home | changed, programs / "tributary", *arguments)
+    everything = os.environ | variables | home | changed
+    refused = subprocess.run(command, cwd=tmp_path, env=everything, capture_output=True, text=True, check=False)
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert refused.stderr.strip() == f"error: --storage s3://kpet/run: cannot be written: {reason}"
     assert server.buckets() == ["kept"]

@@ -72,37 +72,31 @@ def test_the_memory_of_sleeping_processes_is_checked(monkeypatch: pytest.MonkeyP
         check_memory(4)
 
 
+LOADS = {"machine_share": 0.8, "learner_cores": 0.6, "learner_delay": 0.0, "wait_share": 0.01}
+
+
 @pytest.mark.parametrize(
     ("loads", "part"),
     [
-        ({"machine_share": 0.97, "learner_cores": 1.0, "learner_delay": 0.0, "wait_share": 0.5}, "machine"),
-        ({"machine_share": 0.80, "learner_cores": 0.6, "learner_delay": 0.3, "wait_share": 0.5}, "machine"),
-        ({"machine_share": 0.80, "learner_cores": 0.95, "learner_delay": 0.05, "wait_share": 0.5}, "learner"),
-        ({"machine_share": 0.80, "learner_cores": 0.60, "learner_delay": 0.05, "wait_share": 0.3}, "wait"),
-        ({"machine_share": 0.80, "learner_cores": 0.60, "learner_delay": 0.0, "wait_share": 0.01}, "actors"),
+        ({"machine_share": 0.97, "learner_cores": 1.0, "wait_share": 0.5}, "machine"),
+        ({"learner_delay": 0.3, "wait_share": 0.5}, "machine"),
+        ({"learner_delay": 0.05, "wait_share": 0.5, "learner_cores": 0.95}, "learner"),
+        ({"learner_delay": 0.05, "wait_share": 0.3}, "wait"),
+        ({}, "actors"),
     ],
 )
 def test_the_full_part_of_a_rehearsal(loads: dict[str, float], part: str) -> None:
-    assert full(loads) == part
+    assert full(LOADS | loads) == part
 
 
 def test_seconds_to_the_target_are_for_forms_whose_agent_steps_were_measured() -> None:
-    pong = PRESETS["pong"].config
-    repeat = {
-        "machine_share": 0.5,
-        "learner_cores": 0.5,
-        "learner_delay": 0.0,
-        "wait_share": 0.0,
-        "agent_steps_per_second": 1_000.0,
-    }
-    repeat |= {"learner_bytes_per_second": 1e9, "learner_memory_share": 0.1}
-    targets = {(1024, 4): 500_000}
-    found = rehearsal_figures(divided_among(pong, 16), 16, [repeat], targets)
-    assert found["seconds_to_target"] == pytest.approx(500)
-    # More agent steps in flight, and more epochs.
-    assert rehearsal_figures(divided_among(pong, 999), 999, [repeat], targets)["seconds_to_target"] is None
-    twice = divided_among(replace(pong, actor=replace(pong.actor, epochs=8)), 16)
-    assert rehearsal_figures(twice, 16, [repeat], targets)["seconds_to_target"] is None
+    pong, targets = PRESETS["pong"].config, {(1024, 4): 500_000}
+    repeat = LOADS | {"agent_steps_per_second": 1e3, "learner_bytes_per_second": 1e9, "learner_memory_share": 0.1}
+    reused = replace(pong, actor=replace(pong.actor, epochs=8))
+    # Also with more agent steps in flight, and with more epochs.
+    for config, actors, seconds in ((pong, 16, 500.0), (pong, 999, None), (reused, 16, None)):
+        found = rehearsal_figures(divided_among(config, actors), actors, [repeat], targets)
+        assert found["seconds_to_target"] == seconds
 
 
 def test_a_rehearsal_of_three_actors(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
