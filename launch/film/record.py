@@ -57,17 +57,16 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     output = arguments.output or folder.output(f"videos/update-{description['version']}.{arguments.format}")
     check_can_be_written(output, "output")
     print_line(console, f"playing {description['environment']} with {performance.source}")
-    returns: list[float] = []
+    returns = performance.returns
     writer = VideoWriter(output, stage.frames_per_second, provenance_text(**description), stage.enlargement)
     try:
         with closing(stage), writer:
-            for episode in range(arguments.episodes):
-                for step in performance.episode(episode):
-                    caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
-                    for frame in step.frames:
-                        writer.add(frame, caption)
-                returns.append(step.episode_return)
-                console.print(f"episode {episode + 1}: return {returns[-1]:g}", highlight=False)
+            for step in performance.play(range(arguments.episodes)):
+                caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
+                for frame in step.frames:
+                    writer.add(frame, caption)
+                if step.ended:
+                    console.print(f"episode {len(returns) + 1}: return {step.episode_return:g}", highlight=False)
     except KeyboardInterrupt:
         what = f"{len(returns)} whole episodes are in the video, and part of the next" if writer.frames else "no video"
         console.print(f"interrupted: {what}")

@@ -1,7 +1,7 @@
 """Episodes in colour at the environment's frame rate, in step with the observations of the agent."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -122,20 +122,24 @@ class Performance:
         self._seeds = episode_seeds(config.seed, "recording", episodes)
         self.policy, snapshot, self.source = load_policy(run, config, self.spec, arguments.weights, self._seeds.actions)
         self.act = self.policy.greedy if config.evaluation.policy == "greedy" else self.policy.act
-        self.stage = make_stage(config.environment)
+        self.stage, self.returns = make_stage(config.environment), list[float]()
         self.description = arguments.description(config, self.spec, snapshot.version, self.source, "recording")
 
-    def episode(self, number: int) -> Iterator[PlayedStep]:
-        """Play the episode of a seed. The first step is the picture before any action."""
+    def play(self, seeds: Iterable[int]) -> Iterator[PlayedStep]:
+        """Play the episodes of seeds by their numbers. The first step of each is the picture before any action."""
         policy, stage = self.policy, self.stage
-        observations, frame = stage.reset(int(self._seeds.environments[number]))
-        memory, step = policy.first_state(1), None
-        while step is None or not step.ended:
-            preferences = policy.preferences(observations, memory)
-            estimates = float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
-            if step is None:
-                yield (step := PlayedStep([frame], 0.0, *estimates, None))
-            acted = self.act(observations, memory)
-            memory = acted.state
-            observations, reward, ended, frames = stage.step(acted.actions)
-            yield (step := PlayedStep(frames, step.episode_return + reward, *estimates, acted.actions[0], ended))
+        for number in seeds:
+            observations, frame = stage.reset(int(self._seeds.environments[number]))
+            memory, step = policy.first_state(1), None
+            while step is None or not step.ended:
+                preferences = policy.preferences(observations, memory)
+                value = float(policy.values(observations, memory)[0])
+                estimates = value, None if preferences is None else preferences[0]
+                if step is None:
+                    yield (step := PlayedStep([frame], 0.0, *estimates, None))
+                acted = self.act(observations, memory)
+                memory = acted.state
+                observations, reward, ended, frames = stage.step(acted.actions)
+                total = step.episode_return + reward
+                yield (step := PlayedStep(frames, total, *estimates, acted.actions[0], ended))
+            self.returns.append(step.episode_return)

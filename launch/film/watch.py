@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ def watch(arguments: WatchArguments) -> int:
     console = Console()
     print_line(console, f"{agent} plays {environment_id}: TensorFlow takes a few seconds to load")
     performance = Performance(arguments, _EPISODES)
-    stage, returns, interrupted = performance.stage, list[float](), False
+    stage, returns, interrupted = performance.stage, performance.returns, False
     titles = Path(folder.name).name, environment_id, "q quit, space pause"
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     try:
@@ -73,22 +73,18 @@ def watch(arguments: WatchArguments) -> int:
             Live(console=console, screen=True, auto_refresh=False) as live,
             TerminalPlayer(live, stage.frames_per_second, stage.pixel_aspect) as player,
         ):
-            for episode in count():
-                for step in performance.episode(episode % _EPISODES):
-                    facts = {
-                        "score": f"{step.episode_return:g}",
-                        "value": f"{step.value:+.2f}",
-                        "episode": f"{episode + 1}",
-                        "earlier": ", ".join(f"{r:g}" for r in returns[-3:]),
-                    }
-                    side = panel(titles, facts, step, names, preferences_are, console.size.height)
-                    if not all(player.show(frame, side) for frame in step.frames):
-                        break
-                    if step.ended:
-                        returns.append(step.episode_return)
-                        player.hold(_AFTER_EPISODE_SECONDS)
-                if player.over:
+            for step in performance.play(cycle(range(_EPISODES))):
+                facts = {
+                    "score": f"{step.episode_return:g}",
+                    "value": f"{step.value:+.2f}",
+                    "episode": f"{len(returns) + 1}",
+                    "earlier": ", ".join(f"{r:g}" for r in returns[-3:]),
+                }
+                side = panel(titles, facts, step, names, preferences_are, console.size.height)
+                if not all(player.show(frame, side) for frame in step.frames):
                     break
+                if step.ended:
+                    player.hold(_AFTER_EPISODE_SECONDS)
     except KeyboardInterrupt:
         interrupted = True
     episodes = "1 whole episode" if len(returns) == 1 else f"{len(returns)} whole episodes"
@@ -101,7 +97,7 @@ def watch(arguments: WatchArguments) -> int:
 
 
 class TerminalPlayer:
-    """Shows frames at their rate until `over`. Frames for which the terminal is too slow are skipped.
+    """Shows frames at their rate. Frames for which the terminal is too slow are skipped.
 
     `pixel_aspect` is the width of a pixel over its height. Use as a context, within which keys are not echoed.
     """
@@ -109,7 +105,7 @@ class TerminalPlayer:
     def __init__(self, live: Live, frames_per_second: int, pixel_aspect: float) -> None:
         self._live, self._frame_seconds, self._pixel_aspect = live, 1 / frames_per_second, pixel_aspect
         self._due = self._painted = time.monotonic()
-        self._paused = self.over = False
+        self._paused = False
 
     def __enter__(self) -> "TerminalPlayer":
         self._terminal = sys.stdin.fileno()
@@ -129,8 +125,7 @@ class TerminalPlayer:
         """
         while True:
             keys = self._typed(_POLL_SECONDS if self._paused else min(self._due - time.monotonic(), _POLL_SECONDS))
-            self.over = b"q" in keys
-            if self.over:
+            if b"q" in keys:
                 return False
             now = time.monotonic()
             if keys.count(b" ") % 2:

@@ -82,7 +82,7 @@ def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: P
 def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy: PolicyName, tmp_path: Path) -> None:
     run = masked_run(tmp_path / "run", RUNS[name])
     performance = Performance(PlayArguments(run=run, policy=policy, seed=1), 3)
-    steps = [step for number in range(3) for step in performance.episode(number) if step.action is not None]
+    steps = [step for step in performance.play(range(3)) if step.action is not None]
     performance.stage.close()
     assert len(steps) > 15
     hidden = 0

@@ -151,7 +151,7 @@ def test_a_step_has_the_action_and_the_output_of_the_network(recurrent: str, tmp
         return acted
 
     performance.act = act
-    first, *steps = performance.episode(0)
+    first, *steps = performance.play([0])
     performance.stage.close()
     assert first.action is None
     for step, (observations, memory), before in zip(steps, given, after, strict=False):
