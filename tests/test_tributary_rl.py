@@ -205,15 +205,6 @@ def test_a_task_of_rays_trains_on_its_cluster(tmp_path: Path) -> None:
         ray.shutdown()
 
 
-def test_importing_it_is_quick_to_look_at() -> None:
-    """Neither TensorFlow nor Ray nor the command line, before one of them is needed."""
-    check = (
-        "import sys, tributary_rl; slow = {'tensorflow', 'keras', 'ray', 'matplotlib', 'launch.cli', "
-        "'launch.commands.train'} & set(sys.modules); sys.exit(', '.join(slow) or 0)"
-    )
-    output_of(sys.executable, "-c", check)
-
-
 def printed_by(script: Path, text: str, *first: Path) -> str:
     """What a script prints with the project last on the path, as it is where a wheel is installed."""
     script.write_text(text)

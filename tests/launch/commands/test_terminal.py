@@ -113,14 +113,6 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert (run / "checkpoints" / "update-0.index").is_file()
 
 
-@pytest.mark.parametrize(("line", "code"), [("train pnog", 2), ("presets", 0)])
-def test_a_command_with_a_broken_pipe_keeps_its_exit_code(line: str, code: int) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    assert subprocess.run([*TRIBUTARY, *line.split()], stdout=writer, stderr=writer, check=False).returncode == code
-    os.close(writer)
-
-
 LARGE = Progress(
     frames=39_999_999,
     agent_steps=9_999_999,

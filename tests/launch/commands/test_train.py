@@ -83,9 +83,11 @@ def test_a_seed_that_fails_is_a_failure_and_the_others_are_trained(monkeypatch, 
         trained.append((config.seed, folder))
         if config.seed == 1:
             raise TrainingFailedError("the learner died")
-        return Result(folder, {"status": "frames_reached"})
+        return Result(folder, {"status": "failed" if config.seed == 3 else "frames_reached"})
 
     monkeypatch.setattr("launch.commands.train.train_in_process", train)
+    assert main(["train", "cartpole", "--seeds", "3", "--run-dir", "study"]) == 1
+    trained.clear()
     assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study", "--json", "seeds.json"]) == 1
     assert trained == [(seed, Path(f"study/seed-{seed}")) for seed in (1, 2)]
     assert "training failed: the learner died" in capsys.readouterr().out
