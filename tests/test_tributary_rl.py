@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 from unittest.mock import MagicMock
@@ -18,8 +18,7 @@ from sessions import QUICK
 from watched_processes import output_of
 
 import tributary_rl as tributary
-from launch.presets import PRESETS
-from launch.python.run import PlayOptions, Run, resolved_run
+from launch.python.run import PlayOptions, Run
 from launch.results.evaluate import PlayArguments
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
@@ -121,13 +120,6 @@ def test_a_mistake_is_the_line_of_the_command(arguments: dict, command: str, ref
         tributary.train(**arguments)
     assert str(raised.value) == refused(command)
     assert not list(working_folder.iterdir()), "no folder is left behind"
-
-
-def test_an_environment_stands_where_a_preset_does() -> None:
-    run = resolved_run("Pendulum-v1", {"seed": 4})
-    assert (run.preset, run.config) == ("pendulum", replace(PRESETS["pendulum"].config, seed=4))
-    other = resolved_run("FrozenLake-v1", {}).config.environment
-    assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
 
 
 @pytest.mark.parametrize(("start", "prints"), [(tributary.train, True), (tributary.start, False)])

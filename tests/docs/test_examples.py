@@ -248,9 +248,9 @@ tributary.register_network("gated", Gated, images=True, whole=True)
 """
 
 
-def test_one_network_of_the_users_own_takes_a_whole_observation(example: Callable) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_one_network_of_the_users_own_takes_a_whole_observation() -> None:
     """Below a memory."""
-    example("own_images")
     Path("gated.py").write_text(WHOLE)
     line = f"train images {SMALL} --environment.id sides:Sides-v0 --environment.import gated --network.name gated"
     assert main([*line.split(), "--network.recurrent", "lstm"]) == 0

@@ -17,7 +17,6 @@ from watched_processes import output_of
 
 import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
-from actors.policy import Policy
 from launch.presets import PRESETS
 from launch.python.agent import EnvironmentSide
 from shared.config import EnvironmentConfig
@@ -168,23 +167,6 @@ def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
     np.testing.assert_array_equal(first, second)
     assert 0 < np.mean(first) < 1
     assert (first != other).any()
-
-
-def test_actions_are_in_the_environments_units(tmp_path: Path) -> None:
-    """Pendulum's torque reaches from -2 to 2, and the policy's mean from -1 to 1."""
-    agent = tributary.load(untrained(tmp_path / "run", "pendulum"))
-    spec = environment_spec(agent.config.environment)
-    policy = Policy(agent.config, spec, environments=64, training=False)
-    observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
-    chosen = policy.greedy(observations).actions
-    actions, _ = agent.act(observations, deterministic=True)
-    np.testing.assert_allclose(actions, np.clip(2.0 * chosen, -2.0, 2.0), rtol=1e-6)
-    environment = gymnasium.make("Pendulum-v1")
-    environment.reset(seed=1)
-    for _ in range(50):
-        action, _ = agent.act(observations[0])
-        assert environment.action_space.contains(action)
-        environment.step(action)
 
 
 def test_an_atari_game_is_the_one_of_training() -> None:

@@ -62,16 +62,15 @@ def test_an_agent_is_whole(name: str) -> None:
         assert shlex.split(made["command"]) == ["tributary", "evaluate", name, "--protocol", protocol]
 
 
-@pytest.mark.parametrize("columns", [80, 60])
-def test_agents_are_listed(columns: int, working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    """A narrow terminal goes without whole columns."""
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_agents_are_listed(working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["zoo", "--json", "zoo.json"]) == 0
     shown, listed = capsys.readouterr().out, json.loads((working_folder / "zoo.json").read_text())
     assert listed.keys() == set(zoo.agents()) >= {"zoo:pong", "zoo:cartpole"}
     assert listed["zoo:pong"]["environment"] == "ALE/Pong-v5"
     for name, agent in listed.items():
-        assert (f"{name} " in shown, agent["environment"] in shown) == (True, columns == 80)
+        assert f"{name} " in shown
+        assert agent["environment"] in shown
         for made in agent["evaluations"]:
             assert f"{made['mean_return']:.2f} ± {made['standard_error']:.2f}" in shown
 
