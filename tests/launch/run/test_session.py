@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ from launch.train import train
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.errors import TrainingFailedError
 from shared.types import EpisodeStats, EvaluationPart, GradientReport, StageSeconds, WeightSnapshot
+
+
+def executor_with(change: Callable[[Any], Completion]) -> type[InlineExecutor]:
+    """An executor whose completions are changed."""
+    return type(
+        "Changed", (InlineExecutor,), {"next_completion": lambda it: change(InlineExecutor.next_completion(it))}
+    )
 
 
 def test_a_run_in_one_process_follows_from_its_seed(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -74,14 +82,13 @@ def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: 
 def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpole: RunConfig, tmp_path: Path) -> None:
     """Two gradients wait for a third when the run is interrupted and saved: of 8 gradients 6 are in two updates."""
 
-    class Interrupting(InlineExecutor):
-        def next_completion(self) -> Completion | None:
-            if before.learner.account.ledger.gradients_applied == 6:
-                before.interrupt()
-            return super().next_completion()
+    def interrupt(report: GradientReport) -> GradientReport:
+        if before.learner.account.ledger.gradients_applied == 6:
+            before.interrupt()
+        return report
 
     config = replace(cartpole, learner=LearnerConfig(gradients_per_update=3))
-    before = session(config, tmp_path, executor=Interrupting)
+    before = session(config, tmp_path, executor=executor_with(interrupt))
     ended, waiting = before.run(), before.learner.account.ledger.pending
     assert (ended["status"], ended["gradients_dropped"]) == ("interrupted", {"unfinished_update": 2})
     assert ended["agent_steps_sampled"] == ended["agent_steps_applied"] + waiting
@@ -99,12 +106,9 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
 
 
 def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig, tmp_path: Path) -> None:
-    class Broken(InlineExecutor):
-        def next_completion(self) -> Completion | None:
-            return super().next_completion() if run.learner.version < 3 else 1 / 0
-
+    broken = executor_with(lambda report: report if run.learner.version < 3 else 1 / 0)
     # No other row would come before the end.
-    run = session(replace(cartpole, log_every_seconds=1e9, total_frames=10**6), tmp_path, executor=Broken)
+    run = session(replace(cartpole, log_every_seconds=1e9, total_frames=10**6), tmp_path, executor=broken)
     with pytest.raises(ZeroDivisionError):
         run.run()
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -113,16 +117,13 @@ def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig,
 
 
 def test_the_episodes_of_duplicates_are_in_no_mean_return(cartpole: RunConfig, tmp_path: Path) -> None:
-    class Repeating(InlineExecutor):
-        def next_completion(self) -> Completion | None:
-            report = super().next_completion()
-            assert isinstance(report, GradientReport)
-            if report.sequence % 2:
-                return report
-            returns = report.episodes.returns + 1e6
-            return report._replace(sequence=1, episodes=report.episodes._replace(returns=returns))
+    def repeat(report: GradientReport) -> GradientReport:
+        if report.sequence % 2:
+            return report
+        returns = report.episodes.returns + 1e6
+        return report._replace(sequence=1, episodes=report.episodes._replace(returns=returns))
 
-    summary = session(replace(cartpole, total_frames=6_000), tmp_path, executor=Repeating).run()
+    summary = session(replace(cartpole, total_frames=6_000), tmp_path, executor=executor_with(repeat)).run()
     assert summary["gradients_dropped"]["duplicate"] == summary["gradients_applied"]
     assert 0 < summary["untrained_mean_return"] < 500
 
@@ -191,23 +192,20 @@ def test_new_settings_of_a_resume_are_written_once_and_a_full_disk_for_them_cost
 
 def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor that is 1,000 seconds late, on a clock that each rollout moves by 2 seconds."""
-    now = 0.0
+    now = late = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "time", lambda: 5e8 + now)
 
-    class LateExecutor(InlineExecutor):
-        late = 1_000.0
-
-        def next_completion(self) -> Completion | None:
-            nonlocal now
-            now, self.late = now + 2.0 + self.late, 0.0
-            report = super().next_completion()
-            assert isinstance(report, GradientReport)
-            return report._replace(stage_seconds=StageSeconds(1.5, 0.25, 0.25, 0.0, 500.0))
+    def delay(report: GradientReport) -> GradientReport:
+        nonlocal now, late
+        now, late = now + 2.0 + late, 0.0
+        return report._replace(stage_seconds=StageSeconds(1.5, 0.25, 0.25, 0.0, 500.0))
 
     def train(total_frames: int, started: float, *, resume: bool) -> tuple[dict, list[dict]]:
-        config = replace(cartpole, total_frames=total_frames, log_every_seconds=1.0)
-        run = session(config, tmp_path, executor=LateExecutor, resume=resume, started=time.time() - started)
+        nonlocal late
+        late, config = 1_000.0, replace(cartpole, total_frames=total_frames, log_every_seconds=1.0)
+        executor = executor_with(delay)
+        run = session(config, tmp_path, executor=executor, resume=resume, started=time.time() - started)
         return run.run(), rows_of(tmp_path)
 
     first, rows = train(60, started=30.0, resume=False)
