@@ -102,9 +102,12 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
-        watched = self._watched[report.actor_id]
+        watched, worked = self._watched[report.actor_id], worked_seconds(report)
         watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
-        watched.reported(self._clock(), worked_seconds(report))
+        assert watched.since is not None, "a report ends a call"
+        # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
+        watched.last.append(max(self._clock() - watched.since, worked) if watched.last else worked)
+        watched.since = None
 
     def on_part(self, part: EvaluationPart) -> None:
         """Record that an actor played a part of an evaluation, and dispatch to it again.
@@ -226,13 +229,6 @@ class _Watched:
     evaluates: bool = False
     unfinished: bool = False
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
-
-    def reported(self, now: float, worked: float) -> None:
-        """Record that the call completed, `worked` seconds of which the actor worked by its own account."""
-        assert self.since is not None, "a report ends a call"
-        # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
-        self.last.append(max(now - self.since, worked) if self.last else worked)
-        self.since = None
 
     def hangs(self, now: float, config: SupervisionConfig) -> str | None:
         """The reason if the actor is silent for too long."""
