@@ -78,27 +78,17 @@ def test_a_run_is_evaluated_and_resumed_on_the_cpu(monkeypatch, capsys: pytest.C
 # ---- Placement
 
 
-@pytest.mark.parametrize(
-    ("files", "visible", "count"),
-    [
-        ([], None, 0),
-        (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], None, 2),
-        (["nvidia0", "nvidia1"], "1", 1),
-        (["nvidia0", "nvidia1"], "0,-1,1", 1),
-    ],
-)
-def test_gpus_are_counted_by_their_device_files(
-    files: list[str], visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
+def test_gpus_are_counted_by_their_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "DEVICES", str(tmp_path))
-    monkeypatch.delenv(PRETENDED_GPUS, raising=False)
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
+    for name in (PRETENDED_GPUS, "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    assert usable_gpus() == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert usable_gpus() == 2
+    for visible in ("1", "0,-1,1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert usable_gpus() == count
+        assert usable_gpus() == 1
 
 
 @pytest.mark.parametrize(
