@@ -18,14 +18,12 @@ _MOST_OF_AN_ERROR = 200
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
-def reference() -> dict[str, Any]:
-    """Versions of this process, with which all nodes must agree."""
-    return {"python": platform.python_version(), "versions": versions(), "revision": source_digest()}
-
-
 def quick_probe() -> dict[str, Any]:
+    """Versions of this process, on which all nodes must agree, and the capacity of this machine."""
     return {
-        **reference(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "revision": source_digest(),
         "host": socket.gethostname(),
         "kernels": kernels(),
         "cores": usable_cores(),
@@ -47,30 +45,27 @@ class Finding(NamedTuple):
     advice: str
 
 
-def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Finding]:
-    """The failures of all nodes, given the `reference` of this process."""
-    findings = []
-    for report in reports:
-        failed = [(report["error"], report["advice"])] if "error" in report else None
-        failures = failed or [*disagreements(report, wanted), *_shortages(report)]
-        findings += [Finding(report["node"], *cause_and_advice) for cause_and_advice in failures]
-    return findings
+def find(reports: Sequence[dict[str, Any]]) -> list[Finding]:
+    """The failures of all nodes, and their differences from this process."""
+    here = quick_probe()
+    return [Finding(report["node"], *failure) for report in reports for failure in _failures(report, here)]
 
 
-def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if report["python"].split(".")[:2] != wanted["python"].split(".")[:2]:
-        yield f"Python {report['python']}, and {wanted['python']} here", f"install Python {wanted['python']} there"
-    for package, version in wanted["versions"].items():
+def _failures(report: dict[str, Any], here: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Cause and advice for each failure of a node."""
+    if "error" in report:
+        yield report["error"], report["advice"]
+        return
+    if report["python"].split(".")[:2] != here["python"].split(".")[:2]:
+        yield f"Python {report['python']}, and {here['python']} here", f"install Python {here['python']} there"
+    for package, version in here["versions"].items():
         installed = report["versions"].get(package)
         if package != "python" and installed != version:
             cause = f"{package} {installed or 'is missing'}, and {version} here"
             yield cause, f"run there: pip install {package}=={version}"
-    if report["revision"] != wanted["revision"]:
-        cause = f"sources {report['revision']} of the project, and {wanted['revision']} here"
+    if report["revision"] != here["revision"]:
+        cause = f"sources {report['revision']} of the project, and {here['revision']} here"
         yield cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."
-
-
-def _shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not actors_in(report["memory_bytes"], learner=True):
         yield f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"
     shared = report["shared_memory_bytes"]
@@ -83,7 +78,7 @@ def _shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:
     """Refuse a cluster with a failing node: a ConfigurationError has the first failure and its advice."""
-    findings = find(reports, reference())
+    findings = find(reports)
     if findings:
         first = findings[0]
         more = f" ({len(findings) - 1} more: tributary doctor --address …)" if len(findings) > 1 else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from launch.doctor import Finding, find, gpu_line, gpu_shortages, probe, reference
+from launch.doctor import Finding, find, gpu_line, gpu_shortages, probe, quick_probe
 from launch.files import write_json
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line
 from launch.provenance import provenance
@@ -31,7 +31,7 @@ def doctor(arguments: DoctorArguments) -> int:
         from launch.on_ray.cluster import probe_cluster
 
         reports = probe_cluster(arguments.address, console)
-    findings = find(reports, reference())
+    findings = find(reports)
     _show(console, reports, findings)
     rows = [finding._asdict() for finding in findings]
     write_json(arguments.json, {"nodes": reports, "findings": rows, **provenance()})
@@ -39,7 +39,7 @@ def doctor(arguments: DoctorArguments) -> int:
 
 
 def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequence[Finding]) -> None:
-    here = reference()
+    here = quick_probe()
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in ("tensorflow", "ray", "ale-py"))
     print_line(console, f"here: Python {here['python']}, {packages}, sources {here['revision']}")
     for report in reports:

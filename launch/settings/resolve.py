@@ -145,7 +145,8 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
         raise setting_error("name", quoted(request.name), "must be letters, digits, and .-_ between them")
     if request.name is not None and request.run_dir is not None:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
-    base = base_settings(request)
+    with imports_permitted(*modules_of(request.settings)):
+        base = _of_new_run(request) if request.resume is None else _of_resumed_run(request)
     config = changed_by_hand(base.config, request.settings)
     if base.resume is not None:
         _check_resumed(base.config, config)
@@ -275,12 +276,6 @@ def rollouts_line(config: RunConfig, actors: int) -> str:
         f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has "
         f"{actor.agent_steps_in_flight * count // actor.minibatches:,}{gradients}{reuse}"
     )
-
-
-def base_settings(request: TrainRequest) -> ResolvedRun:
-    """The same as `resolve_request` before the user's changes, whose modules may be imported."""
-    with imports_permitted(*modules_of(request.settings)):
-        return _of_new_run(request) if request.resume is None else _of_resumed_run(request)
 
 
 def _of_new_run(request: TrainRequest) -> ResolvedRun:

@@ -20,7 +20,7 @@ from launch.files import write_json
 from launch.presets import PRESETS, preset_for
 from launch.settings.files import read_config_file, with_settings
 from launch.settings.help import as_toml
-from launch.settings.resolve import TrainRequest, base_settings, resolve_request
+from launch.settings.resolve import TrainRequest, resolve_request
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 
 CARTPOLE = PRESETS["cartpole"].config
@@ -69,7 +69,7 @@ def test_what_config_prints_reads_back_equal(preset: str, capsys: pytest.Capture
     Path("mine.toml").write_text(capsys.readouterr().out)
     # By itself, over its preset, and over another one: it is whole.
     file = read_config_file(Path("mine.toml"))
-    base = base_settings(TrainRequest(config=Path("mine.toml")))
+    base = resolve_request(TrainRequest(config=Path("mine.toml")))
     assert (base.preset, base.config) == (preset, PRESETS[preset].config)
     assert with_settings(RunConfig(), file.settings) == PRESETS[preset].config
     assert with_settings(RunConfig(), read_config_file(Path("config.json")).settings) == PRESETS[preset].config
@@ -97,7 +97,7 @@ def test_the_preset_below_a_file(tmp_path: Path) -> None:
     def base(text: str, *, environment_id: str | None = None, named: str | None = None) -> tuple[str, RunConfig]:
         file.write_text(text)
         typed = {} if environment_id is None else {"environment.id": environment_id}
-        found = base_settings(TrainRequest(named, typed, config=file))
+        found = resolve_request(TrainRequest(named, typed, config=file))
         return found.preset, found.config
 
     pendulum = PRESETS["pendulum"].config
