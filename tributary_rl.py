@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 if TYPE_CHECKING:
     from launch.python.agent import Agent
-    from launch.python.run import Picture, PlayOptions, Run, Training
+    from launch.python.run import OnEvent, OnRow, Picture, PlayOptions, Run, Training
     from launch.run.events import (
         Episodes,
         Evaluated,
-        Event,
         Message,
         Preparing,
         Progressed,
@@ -130,8 +129,6 @@ def main() -> int:
 AnyRun = str | PathLike[str]
 """A `Run`, the folder of one, `latest`: the newest below runs/, `zoo:NAME`: an agent that ships, or the URL of a run's
 copy, as `--storage` keeps it, which is fetched into a new folder below runs/."""
-OnRow = Callable[[dict[str, Any]], object]
-OnEvent = Callable[["Event", "Training"], object]
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

@@ -1,10 +1,8 @@
 """Runs in a Python program: one that trains, in a driver process of its own, and the results of any."""
 
 import base64
-import io
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,7 +15,7 @@ from launch.commands.display import Display
 from launch.driver import train_in_process
 from launch.files import to_json
 from launch.interrupts import StopRequest
-from launch.results.curves import read_rows
+from launch.results.curves import XAxis, bands, curve_of, read_metrics, read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, read_object
@@ -106,17 +104,17 @@ class Run:
             raise KeyboardInterrupt
         return result
 
-    def plot(self, y: str = "mean_return_100", *, x: Literal["frames", "agent_steps", "seconds"] = "frames") -> Picture:
+    def plot(self, y: str = "mean_return_100", *, x: XAxis = "frames") -> Picture:
         """Draw its learning curve, as `tributary plot` does, into curve.png in its folder.
 
         Raises:
             ConfigurationError: the run has no such figures.
         """
-        from launch.results.plot import PlotArguments, plot
+        from launch.results.plot import curves_figure, save
 
         output = self._folder.output("curve.png")
-        with redirect_stdout(io.StringIO()):
-            plot(PlotArguments(runs=(self.path,), x=x, y=y, output=output))
+        with curves_figure(bands([curve_of(read_metrics(self.path), x, y)]), x, y) as chart:
+            save(chart, [output], runs=[self._folder.name])
         return Picture(output)
 
     def video(
