@@ -42,23 +42,29 @@ _ALE_ID = re.compile(r"ALE/(\w+)-v\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayArguments:
-    """The options of the commands that play whole episodes."""
+class WeightsArguments:
+    """The options of the commands that read weights of a run."""
 
     run: Operand[RunPath]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    weights: WeightsName = "auto"
+    """best: of the best evaluation, or of the best training return in a run without evaluations. latest: of the last
+    checkpoint. A number: of the checkpoint of this update. auto: best if there is one."""
+    trust_imports: bool = False
+    """Import the modules that the settings of the run name, and run their code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayArguments(WeightsArguments):
+    """The options of the commands that play whole episodes."""
+
     protocol: ProtocolName = "training"
     """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
     of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
     policy: PolicyName = "as-trained"
     """Sample actions from the policy, or take the most probable ones. as-trained: as in the run's evaluations."""
-    weights: WeightsName = "auto"
-    """best: of the best evaluation, or of the best training return in a run without evaluations. latest: of the last
-    checkpoint. A number: of the checkpoint of this update. auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
-    trust_imports: bool = False
-    """Import the modules that the settings of the run name, and run their code."""
     json: Path | None = None
     """File to write the returns to, with protocol and seeds."""
 

@@ -16,11 +16,8 @@ from actors.environments.spaces import json_bounds
 from launch.files import make_folder, write_json
 from launch.output import print_line
 from launch.provenance import provenance
-from launch.results.evaluate import describe_protocol, load_policy, run_to_play
+from launch.results.evaluate import WeightsArguments, describe_protocol, load_policy, run_to_play
 from launch.run.folder import RunFolder
-from launch.run.lookup import RunPath
-from launch.run.weights import WeightsName
-from launch.settings.parse import Operand
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.registry import NETWORKS
@@ -58,21 +55,15 @@ _ACTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class ExportArguments:
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments(WeightsArguments):
     """Write a run's network as model.keras and as a SavedModel, or as model.onnx; model.json describes inputs and
     outputs."""
 
-    run: Operand[RunPath]
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     output: Path | None = None
     """New folder to write. Default: export-update-N in the run folder, or in runs/zoo-NAME, which is replaced."""
     format: Literal["keras", "onnx"] = "keras"
     """keras: model.keras and saved_model. onnx: model.onnx, which needs the extra onnx."""
-    weights: WeightsName = "auto"
-    """As in tributary evaluate."""
-    trust_imports: bool = False
-    """As in tributary evaluate."""
     json: Path | None = None
     """File to write model.json to as well."""
 

@@ -55,7 +55,6 @@ def one_hot(*indices: int, size: int) -> np.ndarray:
 
 NUMBERS = np.array([[0, 0, 1, 0], [0, 0, -1, -9], [5, 4, 3, 2]])
 FRAMES = np.random.default_rng(0).integers(0, 256, (3, 84, 84, 4), np.uint8)
-CARDS = (np.array([4, 21, 8]), np.array([1, 10, 2]), np.array([0, 1, 0]))
 # Three observations of two images each, as Gymnasium stacks them; and with their channels together.
 STACKS = np.random.default_rng(0).integers(0, 256, (3, 2, 36, 36, 3), np.uint8)
 TOGETHER = np.moveaxis(STACKS, 1, 3).reshape(3, 36, 36, 6)
@@ -90,13 +89,6 @@ SHAPES = {
         [np.array([3, 15, 0]), [3, 15, 0]],
         [3, 15, 0],
         [(0.5, "the observation of FrozenLake-v1")],
-    ),
-    "a tuple": Shapes(
-        EnvironmentConfig(id="Blackjack-v1", frame_skip=1),
-        np.c_[one_hot(4, 21, 8, size=32), one_hot(1, 10, 2, size=11), one_hot(0, 1, 0, size=2)],
-        [CARDS],
-        list(zip(*CARDS, strict=True)),
-        [((0.5, 0.5, 0.5), "the observation of Blackjack-v1")],
     ),
     # What is text may be left out.
     "images beside numbers": Shapes(
