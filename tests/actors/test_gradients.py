@@ -183,6 +183,8 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         assert set(again.episodes.environments) == set(np.flatnonzero(ended.any(axis=0)))
         np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)
     assert len(ahead) > 5
+    # The most that 1,024 agent steps have.
+    assert max(ahead) == 16
 
 
 def test_a_target_network_is_kept_from_an_evaluation_while_an_actor_plays_ahead() -> None:

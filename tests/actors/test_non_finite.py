@@ -118,6 +118,8 @@ def test_an_observation_costs_the_rollouts_with_it(monkeypatch: pytest.MonkeyPat
     # Step 4 ends the first rollout: its observation is a bootstrap there, and the first of the second rollout.
     found = reports(monkeypatch, lambda step: (NAN, 1.0, False, False) if step == 4 else None, 6, **settings)
     assert [report.non_finite for report in found[:2]] == ["observation [1] = nan"] * 2
+    # The second rollout has the step that only resets.
+    assert [report.agent_steps for report in found[:2]] == [8, 6]
     assert all(not report.non_finite and is_sound(report) for report in found[2:])
     truncated = reports(monkeypatch, lambda step: (NAN, 1.0, False, True) if step == 3 else None, 6, **settings)
     assert [bool(report.non_finite) for report in truncated[:2]] == [True, False]
@@ -140,6 +142,7 @@ def test_a_gradient_without_finite_norm_ends_its_rollout(monkeypatch: pytest.Mon
     faulty = next(i for i, report in enumerate(found) if report.non_finite)
     assert found[faulty].observation_moments is None
     assert found[faulty].non_finite.startswith("loss (")
+    assert not found[faulty].new_steps_follow
     assert sum(report.agent_steps for report in found[: faulty + 1]) == 8
     # The next report is of another rollout.
     assert found[faulty + 1].agent_steps > 0

@@ -74,9 +74,12 @@ def test_a_registered_variant_of_a_game_is_refused(make: Callable, rule: str, va
 def test_pong_resets_in_the_step_after_the_end() -> None:
     pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
     to = np.empty_like(pong.reset(0))
+    steps = 1
     while not (result := pong.step(np.zeros(1, np.int32), to)).truncated[0]:
         assert result.observations is to
         assert not result.terminated[0]
+        steps += 1
+    assert steps == 20
     last = to.copy()
     after = pong.step(np.zeros(1, np.int32))
     assert not after.truncated[0]

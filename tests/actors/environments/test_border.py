@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from actors.environments import VectorEnvironment, environment_spec
-from actors.environments.border import info_number
+from actors.environments.border import info_number, info_numbers
 from actors.environments.values import observation_check
 from shared.config import EnvironmentConfig
 from shared.config.task import read_option
@@ -246,6 +246,11 @@ def test_only_requested_info_is_read(faulty: Any) -> None:
 )
 def test_numbers_of_info(info: Any, name: str, number: float) -> None:
     np.testing.assert_equal(info_number(info, name), number)
+
+
+def test_a_copy_of_a_vector_may_lack_a_number() -> None:
+    info = {"x": np.array([1.0, 0.0]), "_x": np.array([True, False])}
+    np.testing.assert_equal(info_numbers(info, "x", 2), [1.0, math.nan])
 
 
 def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,8 @@ def test_rewards_of_repeated_actions_are_summed(options: dict[str, Any]) -> None
 
 
 def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
-    wrappers = ("gymnasium.wrappers:TimeLimit,max_episode_steps=2", "gymnasium.wrappers:TimeAwareObservation")
+    # 02 is text where the type of the argument is not known.
+    wrappers = ("gymnasium.wrappers:TimeLimit,max_episode_steps=02", "gymnasium.wrappers:TimeAwareObservation")
     config = EnvironmentConfig(**CARTPOLE, wrappers=wrappers)
     environment = VectorEnvironment(config, 1)
     assert environment.spec().observation_shape == (5,)

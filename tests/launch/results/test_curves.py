@@ -101,9 +101,10 @@ def test_each_environment_has_its_own_scale() -> None:
 
 def test_a_time_is_in_its_largest_unit() -> None:
     for seconds, unit, end in ((100, "seconds", 100), (3600, "minutes", 60), (9 * 3600, "hours", 9)):
-        (axes,), _ = drawn([PONG[0]._replace(x=np.array([0.0, seconds]))], "seconds")
+        x = np.array([0.0, seconds])
+        (axes,), _ = drawn([PONG[0]._replace(x=x, evaluations=np.array([x, x, x]))], "seconds")
         assert axes.get_xlabel() == f"{unit} of training"
-        assert axes.lines[0].get_xdata()[-1] == end
+        assert [line.get_xdata()[-1] for line in axes.lines] == [end, end]
 
 
 def test_a_run_counts_once_and_one_without_a_row_is_left_out(tmp_path: Path, capsys) -> None:

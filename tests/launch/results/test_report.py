@@ -107,6 +107,8 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     assert spent.shares["wait"] == pytest.approx(1000 * 40 / 5000 / 100)
     # 20 gradients a second, of 5 ms in the first 10 s and of 15 ms in the next.
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
+    del rows[2]["learner_milliseconds"]
+    assert time_spent([rows]).learner_busy == pytest.approx((1.0 + 3.0) / 20)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,8 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
 
 
 def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_path: Path) -> None:
+    # All agent steps are pending.
+    cartpole = replace(cartpole, learner=LearnerConfig(gradients_per_update=1_000))
     run = session(replace(cartpole, total_frames=500), tmp_path)
     run.earlier += RunCounts(actor_restarts=3, rollouts_lost_with_actors=2)
     saved = run.run()

@@ -120,6 +120,12 @@ BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, floa
             {"network": NetworkConfig(name="mlp")},
             "gives images, image_camera (84, 84, 4), image_map (40, 35, 1), and 2 numbers beside",
         ),
+        # Without a range there is no deviation to divide by.
+        (
+            replace(BOTH, observation_bounds=((-1.0, 1.0), (1.0, 1.0))),
+            {"network": NetworkConfig(observation_scaling="bounds")},
+            "has no finite bounds in observation [1]",
+        ),
         (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and its images are"),
         (replace(IMAGES, observation_shape=(1080, 1920, 12)), {}, " GiB; use --environment.screen-size 84"),
         # Of all actors together.
