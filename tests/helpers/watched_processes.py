@@ -31,20 +31,6 @@ def processes_with(variable: str) -> dict[int, str]:
     return found
 
 
-def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:
-    """Process ids of the Ray actors of a kind that descend from the driver."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            pid = int(entry.name)
-            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            names[pid] = (entry / "cmdline").read_bytes()
-    descendants = {driver}
-    while grown := {pid for pid, parent in parents.items() if parent in descendants} - descendants:
-        descendants |= grown
-    return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
-
-
 def output_of(*command: object, variables: Mapping[str, str] | None = None, **options: Any) -> str:
     """What a command prints that ends well, without its errors. See `Watched` for the options."""
     options = {"env": os.environ | (variables or {}), "capture_output": True, "text": True, "check": False} | options

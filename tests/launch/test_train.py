@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,20 +23,7 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopReques
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.learner_process import LearnerStart
 from launch.on_ray.placement import Node
-from launch.run.events import (
-    Episodes,
-    Event,
-    Message,
-    Preparing,
-    Progress,
-    Progressed,
-    Row,
-    Saved,
-    SessionThread,
-    Started,
-    Stopped,
-    View,
-)
+from launch.run.events import Episodes, Event, Message, Preparing, Progressed, Row, Saved, Started, Stopped
 from launch.run.folder import RunFolder
 from launch.run.lock import lock_folder
 from launch.settings.resolve import divided_among
@@ -160,20 +146,6 @@ def test_a_run_sends_its_events(tmp_path: Path) -> None:
     assert all(event.returns == list(map(float, event.lengths)) for event in ended)
     positions = [events.index(event) for event in ended]
     assert all(isinstance(events[position + 1], Row) for position in positions)
-
-
-def test_messages_that_lead_up_to_an_error_come_before_it() -> None:
-    waiting = list[Message]()
-
-    def run() -> None:
-        waiting.append(Message("the disk is full"))
-        raise ValueError("lost")
-
-    view = lambda _: View(Progress(), [waiting.pop()] if waiting else [])  # noqa: E731
-    thread = SessionThread(lambda: SimpleNamespace(run=run, view=view))
-    assert thread.poll({}).events == [Message("the disk is full")]
-    with pytest.raises(ValueError, match="lost"):
-        thread.poll({})
 
 
 # Stands for the process of a run: it sends five messages, ends when it is asked to, and returns what it was sent.

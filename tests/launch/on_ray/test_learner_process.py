@@ -15,7 +15,7 @@ from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
 from launch.on_ray.placement import Node, Placement, place_here
-from launch.run.events import Progress, View
+from launch.run.events import Message, Progress, SessionThread, View
 from launch.run.lock import LOCK_FILE
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -193,6 +193,20 @@ def test_an_error_while_a_learner_is_made_comes_with_its_calls(
         with pytest.raises(OSError, match="the log"):
             call()
     assert ended == ["actors"]
+
+
+def test_messages_that_lead_up_to_an_error_come_before_it() -> None:
+    waiting = list[Message]()
+
+    def run() -> None:
+        waiting.append(Message("the disk is full"))
+        raise ValueError("lost")
+
+    view = lambda _: View(Progress(), [waiting.pop()] if waiting else [])  # noqa: E731
+    thread = SessionThread(lambda: SimpleNamespace(run=run, view=view))
+    assert thread.poll({}).events == [Message("the disk is full")]
+    with pytest.raises(ValueError, match="lost"):
+        thread.poll({})
 
 
 def test_a_stop_ends_a_learner_that_does_not_respond(fake_ray: FakeRay) -> None:

@@ -11,13 +11,13 @@ import tensorflow as tf
 from accounts import account_of
 from namesakes import write_namesakes
 from waiting import UNTIL_FRAMES
-from watched_processes import Training, actor_processes, rows, without_ray
+from watched_processes import Training, processes_with, rows, without_ray
 
 SMALL = f"cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
 
 
 def start(arguments: str, run: Path) -> Training:
-    return Training(Path(sys.executable).parent, run, f"{arguments} --run-dir {run}")
+    return Training(Path(sys.executable).parent, run, f"{arguments} --run-dir {run}", OF_RUN=str(run))
 
 
 def parameters_of(run: Path) -> np.ndarray:
@@ -54,7 +54,8 @@ def test_a_run_with_a_killed_actor_is_interrupted_and_resumed(tmp_path: Path) ->
         driver = training.process.pid
         training.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "updates")
         # While one stands still, the other reports several times in a row.
-        halted = actor_processes(driver)[0]
+        processes = processes_with(f"OF_RUN={run}")
+        halted = next(pid for pid, name in processes.items() if name.startswith("ray::ActorProcess"))
         assert os.getsid(halted) != os.getsid(driver), "a signal for the driver's process group would end Ray, too"
         os.kill(halted, signal.SIGSTOP)
         at_halt = rows(run)[-1]["updates"]
