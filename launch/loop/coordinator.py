@@ -115,7 +115,8 @@ class Coordinator:
                     yield None
             for change in self.pool.supervise():
                 yield from self._pass_on(change)
-        self.pool.end()
+        # Rollouts of aggregators without a part in a complete sum are not waited for.
+        self.pool.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again."""

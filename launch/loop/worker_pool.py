@@ -166,10 +166,6 @@ class WorkerPool:
         # A replacement of an actor that was just found to hang may be due at once.
         yield from self._replace_due(self._clock())
 
-    def end(self) -> None:
-        """Count rollouts that will not be waited for: rollouts of aggregators without a part in a complete sum."""
-        self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
-
     def _count_death(self, failed: Failed) -> None:
         """Count a death against the limit."""
         self._deaths.append(self._clock())
