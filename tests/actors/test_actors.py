@@ -31,6 +31,7 @@ from shared.types import (
     EvaluationPart,
     EvaluationShare,
     GradientReport,
+    Heartbeat,
     StageSeconds,
     WeightSnapshot,
     info_means,
@@ -192,14 +193,15 @@ from gymnasium.spaces import Box, Discrete
 
 class Draws(gymnasium.Env):
     def __init__(self):
-        self.observation_space, self.action_space = Box(0, 1, (3,)), Discrete(1000)
+        self.observation_space, self.action_space, self.steps = Box(0, 1, (3,)), Discrete(1000), 0
 
     def reset(self, seed=None, options=None):
         return self.step(None)[0], {}
 
     def step(self, action):
         drawn = random.random(), np.random.rand(), int(self.action_space.sample()) / 1000
-        return np.array(drawn, np.float32), sum(drawn), True, False, {}
+        self.steps += 1
+        return np.array(drawn, np.float32), drawn[self.steps % 3], True, False, {}
 
 gymnasium.register("Draws-v0", Draws)
 """
@@ -315,6 +317,15 @@ def test_each_second_of_a_call_is_in_one_stage_and_of_an_evaluation_in_none(
     actor.evaluate(snapshot, None, SHARE)
     now[0] += 0.25
     assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 0.5, 0.25)
+    # A rollout and its gradient in two calls.
+    config = replace(config, actor=replace(config.actor, fresh_gradients=True))
+    actor = make_actor(config)
+    while isinstance(run(actor, config, snapshot), Heartbeat):
+        pass
+    now[0] += 0.25
+    assert isinstance(run(actor, config, snapshot), Heartbeat)
+    now[0] += 0.25
+    assert run(actor, config, snapshot).stage_seconds == StageSeconds(500.0, 5.0, 10_000.0, 1.0, 0.5)
 
 
 def test_an_episode_without_an_end_is_a_line_after_twice_the_time(cartpole: RunConfig, monkeypatch) -> None:

@@ -82,10 +82,10 @@ def test_spherical_actions_are_sampled_from_the_density_in_the_loss() -> None:
 
 
 def test_state_dependent_noise_persists_and_is_renewed_at_its_rate() -> None:
-    explorer = StateDependentNoise(2_000, 1, 1, persistence=10)
-    fixed = output(np.ones((2_000, 3)), np.zeros((2_000, 1)), np.zeros((3, 1)))
-    actions = np.stack([explorer.sample(fixed).numpy()[:, 0] for _ in range(20)])
-    kept = (actions[1:] == actions[:-1]).mean()
+    explorer = StateDependentNoise(2_000, 2, 1, persistence=10)
+    fixed = output(np.ones((2_000, 3)), np.zeros((2_000, 2)), np.zeros((3, 2)))
+    actions = np.stack([explorer.sample(fixed).numpy() for _ in range(20)])
+    kept = (actions[1:] == actions[:-1]).all(axis=-1).mean()
     assert kept == pytest.approx(0.9, abs=0.01)
 
 

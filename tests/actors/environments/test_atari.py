@@ -51,7 +51,9 @@ def test_the_spec_of_a_game() -> None:
     pong = environment_spec(EnvironmentConfig())
     assert pong.observation_shape == (84, 84, 4)
     assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
-    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
+    full = EnvironmentConfig(full_action_space=True)
+    assert environment_spec(full).actions == ActionSpec(18)
+    assert adapter_of(full).training_protocol()["full_action_space"]
     assert environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4")) == pong
     assert pong.images
     assert pong.has_lives

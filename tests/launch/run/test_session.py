@@ -297,6 +297,7 @@ def test_a_confirmed_crossing_stops_a_run(cartpole: RunConfig, tmp_path: Path, m
     for crossing, mean in zip((first, confirmed), means, strict=True):
         assert max(crossing["training_mean_return"] or 0.0, crossing["recent_return"]) >= TARGET
         assert crossing["evaluation_mean_return"] == mean
+        assert crossing["recent_return"] != crossing["training_mean_return"]
     for unit in ("agent_steps", "frames", "seconds"):
         assert 0 < first[unit] < confirmed[unit]
     assert summary["agent_steps_sampled"] >= confirmed["agent_steps"] >= 400
