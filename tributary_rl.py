@@ -23,17 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 if TYPE_CHECKING:
     from launch.python.agent import Agent
     from launch.python.run import OnEvent, OnRow, Picture, PlayOptions, Run, Training
-    from launch.run.events import (
-        Episodes,
-        Evaluated,
-        Message,
-        Preparing,
-        Progressed,
-        Row,
-        Saved,
-        Started,
-        Stopped,
-    )
+    from launch.run.events import Episodes, Evaluated, Message, Preparing, Progressed, Row, Saved, Started, Stopped
     from launch.run.weights import WeightsName
     from shared.errors import ConfigurationError, TrainingFailedError
     from shared.registry import (

@@ -11,15 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.files import write_json
-from launch.output import (
-    duration,
-    mean_return,
-    number,
-    plain_table,
-    print_line,
-    quoted,
-    wide_console,
-)
+from launch.output import duration, mean_return, number, plain_table, print_line, quoted, wide_console
 from launch.run.folder import RunFolder
 from launch.run.lock import holder_of
 from launch.run.lookup import RunPath, run_folders

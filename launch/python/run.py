@@ -168,13 +168,7 @@ class Training:
     """A run under way, see `tributary_rl.train`. When the program that started it ends, it is saved and ends too."""
 
     def __init__(
-        self,
-        run: ResolvedRun,
-        run_dir: Any,
-        on_row: OnRow | None,
-        on_event: OnEvent | None = None,
-        *,
-        progress: bool,
+        self, run: ResolvedRun, run_dir: Any, on_row: OnRow | None, on_event: OnEvent | None = None, *, progress: bool
     ) -> None:
         self._run, self._on_row, self._on_event, self._progress = run, on_row, on_event, progress
         self._command = ["tributary_rl.train", run.preset]

@@ -252,10 +252,7 @@ def protocol_line(description: dict[str, Any]) -> str:
 
 
 def score_summary(
-    returns: npt.NDArray[np.float64],
-    lengths: npt.NDArray[np.int64],
-    environment_id: str,
-    games: npt.NDArray[np.int64],
+    returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], environment_id: str, games: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
     """Statistics of the unclipped returns float64 [E] and lengths in agent steps int64 [E] of whole episodes.
 

@@ -54,6 +54,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,  # TrueType: journals refuse Type 3
     "font.size": 9.5,
 }
+_POINT: Any = {"fmt": "o", "markerfacecolor": "white", "markeredgewidth": 0.9, "elinewidth": 0.8, "zorder": 3}
 
 _Read = TypeVar("_Read")
 
@@ -225,20 +226,8 @@ def _draw_band(axes: "Axes", colour: str, band: Band, scale: int) -> None:
         label = "" if several else band.label
         axes.plot(curve.x / scale, curve.y, color=colour, linewidth=width, alpha=alpha, label=label)
         evaluated, means, errors = curve.evaluations
-        axes.errorbar(
-            evaluated / scale,
-            means,
-            errors,
-            color=colour,
-            linestyle="none",
-            marker="o",
-            markersize=2.5 if several else 4,
-            markerfacecolor="white",
-            markeredgewidth=0.9,
-            elinewidth=0.8,
-            alpha=0.7 if several else 1,
-            zorder=3,
-        )
+        size, alpha = (2.5, 0.7) if several else (4, 1)
+        axes.errorbar(evaluated / scale, means, errors, color=colour, markersize=size, alpha=alpha, **_POINT)
     if several:
         at, label = band.x / scale, f"{band.label}: {len(band.curves)} runs"
         axes.fill_between(at, band.lower_quartile, band.upper_quartile, color=colour, alpha=0.2, linewidth=0)

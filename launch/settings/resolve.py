@@ -13,14 +13,7 @@ from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
 from launch.run.modules import check_imports, imports_permitted
 from launch.settings.check import check_effects, check_rules
-from launch.settings.files import (
-    by_full_name,
-    errors_of,
-    modules_of,
-    option_name,
-    read_config_file,
-    with_settings,
-)
+from launch.settings.files import by_full_name, errors_of, modules_of, option_name, read_config_file, with_settings
 from launch.settings.parse import OPTIONS, Operand, Settings
 from shared.config import ActorConfig, RunConfig
 from shared.config.checks import check_values
