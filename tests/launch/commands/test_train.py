@@ -33,15 +33,11 @@ def test_seeds_are_a_list_or_a_range() -> None:
     assert parse_seeds("1,1-2") == [1, 2]
 
 
-def start(folder: Path, settings: str = "") -> Watched:
-    line = f"{SMALL} --seeds 1,2 --run-dir {folder} {settings}"
-    return Watched([sys.executable, "-m", "launch.cli", *line.split()], folder.with_suffix(".log"))
-
-
 def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     """And files with the names of our packages, where the user stands, are not in the way."""
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
-    with start(folder) as seeds:
+    line = f"{SMALL} --seeds 1,2 --run-dir {folder}"
+    with Watched([sys.executable, "-m", "launch.cli", *line.split()], tmp_path / "log") as seeds:
         seeds.wait_for(lambda: list(folder.glob("seed-1/checkpoints/*.index")), "a checkpoint")
         seeds.process.send_signal(signal.SIGINT)
         seeds.end(130)
@@ -56,8 +52,8 @@ def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pyt
     frames = interrupted["frames"] + 100
     write_namesakes(tmp_path)
     monkeypatch.chdir(tmp_path)
-    line = f"{SMALL} --seeds 1,2 --run-dir {folder} --total-frames {frames} --json {file}".split()
-    assert main(line) == 0
+    again_line = [*line.split(), "--total-frames", str(frames), "--json", str(file)]
+    assert main(again_line) == 0
     again = json.loads(file.read_text())
     assert again.keys() >= {"command", "hardware", "versions"}
     for seed in (1, 2):
@@ -67,11 +63,11 @@ def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pyt
         assert again["seeds"][str(seed)]["frames"] >= frames
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
     capsys.readouterr()
-    assert main(line) == 0
+    assert main(again_line) == 0
     assert capsys.readouterr().out.count("nothing to do: ") == 2
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
     # They would be of another study.
-    assert main([*line, "--method.discount", "0.5"]) == 2
+    assert main([*again_line, "--method.discount", "0.5"]) == 2
     assert "--method.discount 0.5: the run has 0.99" in capsys.readouterr().err
 
 
