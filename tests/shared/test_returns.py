@@ -1,6 +1,7 @@
 """Returns against arithmetic that is written out and a naive recursion."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,40 +31,35 @@ def column(*numbers: float) -> tf.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("changes", "expected"),
     [
-        ({"return_lambda": 1.0}, [1 + 0.9 * (2 + 0.9 * (3 + 0.9 * 40)), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
+        ({}, [1 + 0.9 * (2 + 0.9 * (3 + 0.9 * 40)), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
         # Two rewards, then the value two steps on; the last ones are cut short by the end of the rollout.
-        ({"return_lambda": 1.0, "n_step": 2}, [1 + 0.9 * (2 + 0.9 * 30), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
-        ({"return_lambda": 1.0, "n_step": 1}, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40]),
+        ({"n_step": 2}, [1 + 0.9 * (2 + 0.9 * 30), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
+        ({"n_step": 1}, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40]),
         ({"return_lambda": 0.0}, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40]),
         (
             {"return_lambda": 0.5},
             [1 + 0.9 * (0.5 * 20 + 0.5 * (2 + 0.9 * (0.5 * 30 + 0.5 * 39))), 2 + 0.9 * (0.5 * 30 + 0.5 * 39), 39],
         ),
+        # An episode ends at t = 0, and t = 1 resets: a truncated one is bootstrapped, and a terminated one is not.
+        ({"mask": column(1, 0, 1)}, [1 + 0.9 * 20, 20, 3 + 0.9 * 40]),
+        ({"mask": column(1, 0, 1), "discounts": column(0, 0.9, 0.9)}, [1, 20, 3 + 0.9 * 40]),
+        # Where all ends are terminal the rewards are left, and where all is masked the values.
+        ({"discounts": column(0, 0, 0), "return_lambda": 0.7}, [1, 2, 3]),
+        ({"mask": column(0, 0, 0), "return_lambda": 0.7}, [10, 20, 30]),
     ],
 )
-def test_returns_in_written_out_arithmetic(settings: dict[str, float], expected: list[float]) -> None:
-    rewards, values = column(1.0, 2.0, 3.0), column(10.0, 20.0, 30.0)
-    nines, ones = column(0.9, 0.9, 0.9), column(1.0, 1.0, 1.0)
-    returns = lambda_returns(rewards, nines, values, tf.constant([40.0]), ones, **settings)[:, 0]
-    np.testing.assert_allclose(returns, expected, rtol=1e-6)
-
-
-def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
-    """Episode ends at t = 1, t = 2 resets, t = 3 starts the next episode."""
+def test_returns_in_written_out_arithmetic(changes: dict[str, Any], expected: list[float]) -> None:
     arguments = {
-        "rewards": column(1.0, 2.0, 0.0, 100.0),
-        "values": column(5.0, 6.0, 7.0, 8.0),
-        "bootstrap_value": tf.constant([10.0]),
-        "mask": column(1.0, 1.0, 0.0, 1.0),
+        "rewards": column(1, 2, 3),
+        "discounts": column(0.9, 0.9, 0.9),
+        "values": column(10, 20, 30),
+        "bootstrap_value": tf.constant([40.0]),
+        "mask": column(1, 1, 1),
         "return_lambda": 1.0,
     }
-    terminated = lambda_returns(discounts=column(0.9, 0.0, 0.9, 0.9), **arguments)[:, 0]
-    truncated = lambda_returns(discounts=column(0.9, 0.9, 0.9, 0.9), **arguments)[:, 0]
-    np.testing.assert_allclose(terminated, [1 + 0.9 * 2, 2.0, 7.0, 100 + 0.9 * 10], rtol=1e-6)
-    last = 2.0 + 0.9 * 7.0
-    np.testing.assert_allclose(truncated, [1 + 0.9 * last, last, 7.0, 100 + 0.9 * 10], rtol=1e-6)
+    np.testing.assert_allclose(lambda_returns(**arguments | changes)[:, 0], expected, rtol=1e-6)
 
 
 @settings(deadline=None, max_examples=30)
@@ -90,13 +86,6 @@ def test_equals_the_naive_recursion_eager_and_graph(steps: int, batch: int, lam:
     signature = [*unknown_batch, tf.TensorSpec((None,), tf.float32), tf.TensorSpec((steps, None), tf.float32)]
     graph = tf.function(lambda *a: lambda_returns(*a, **settings), input_signature=signature)(*arguments)
     np.testing.assert_allclose(graph, eager, rtol=1e-6, atol=1e-6)
-
-
-def test_where_all_ends_are_terminal_the_rewards_are_left_and_where_all_is_masked_the_values() -> None:
-    values, bootstrap, ones = column(3.0, 4.0), tf.constant([5.0]), column(1.0, 1.0)
-    rewards = column(1.0, 2.0)
-    np.testing.assert_allclose(lambda_returns(rewards, 0 * ones, values, bootstrap, ones, return_lambda=0.7), rewards)
-    np.testing.assert_allclose(lambda_returns(rewards, ones, values, bootstrap, 0 * ones, return_lambda=0.7), values)
 
 
 def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
