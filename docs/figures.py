@@ -29,7 +29,7 @@ import msgspec
 from measurements import add, machine_of, marked, measured, notes
 
 from launch import zoo
-from launch.commands.zoo import described_agents
+from launch.commands.shipped import described_agents
 from launch.output import exit_code
 from launch.presets import PRESETS
 from launch.results import curves, plot

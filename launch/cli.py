@@ -27,9 +27,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench throughput": ("", "agent steps per second, and where the time goes", "bench.throughput:throughput"),
     "bench scaling": ("", "throughput against the number of actors, measured or rehearsed", "bench.scaling:scaling"),
     "doctor": ("", "check this machine, or every node of a cluster", "commands.doctor:doctor"),
-    "config": ("[PRESET]", "print all settings as a file for train --config", "commands.presets:config_line"),
-    "presets": ("", "list the presets", "commands.presets:presets"),
-    "zoo": ("", "list the agents that ship: zoo:NAME stands where RUN does", "commands.zoo:list_zoo"),
+    "config": ("[PRESET]", "print all settings as a file for train --config", "commands.shipped:config_line"),
+    "presets": ("", "list the presets", "commands.shipped:presets"),
+    "zoo": ("", "list the agents that ship: zoo:NAME stands where RUN does", "commands.shipped:list_zoo"),
 }
 _HELP = ("-h", "--help", "help")
 # EXIT_INTERRUPTED of launch.output, which may not be imported yet.
