@@ -84,7 +84,8 @@ FAKE = """
 import os, sys, types
 backend = os.environ.get("KERAS_BACKEND", "tensorflow")
 config = types.SimpleNamespace(
-    backend=lambda: backend, set_floatx=lambda _: None, set_image_data_format=lambda _: None,
+    backend=lambda: backend, set_floatx=lambda name: changes.append(name),
+    set_image_data_format=lambda name: changes.append(name),
     set_visible_devices=lambda *_: changes.append("devices"),
     threading=types.SimpleNamespace(
         set_intra_op_parallelism_threads=lambda _: changes.append("threads"),
@@ -160,6 +161,8 @@ _READS_WEIGHTS = "prepare_to_read_weights(PRESETS['cartpole'].config); "
     [
         ("prepare_tensorflow(gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
+        # The user's keras.json may have others.
+        ("prepare_tensorflow(gpu=False); import keras; print(keras.changes)", {}, "['float32', 'channels_last']"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
         # Before its devices are in use, its GPUs can still be hidden.
         (_IMPORTED_BEFORE, {}, "['devices', 'threads', '1 between operations']"),

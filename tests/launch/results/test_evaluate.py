@@ -159,12 +159,14 @@ def test_evaluate_plays_the_same_on_all_cores(pong_run: Path, tmp_path: Path, mo
 
 
 def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[set[bytes]] = []
+    played, drawn = list[set[bytes]](), list[float]()
     reset = VectorEnvironment.reset
 
     def remember(self: VectorEnvironment, *arguments: int) -> np.ndarray:
         observations = reset(self, *arguments)
         played.append({observation.tobytes() for observation in observations})
+        # As an environment may.
+        drawn.append(random.random())
         return observations
 
     monkeypatch.setattr(VectorEnvironment, "reset", remember)
@@ -178,6 +180,7 @@ def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, mo
     assert main(f"record {run} --episodes 2 --output {tmp_path / 'film.gif'} --json {file}".split()) == 0
     assert json.loads(file.read_text())["seeds"]["purpose"] == "recording"
     assert [len(starts) for starts in played] == [5, 5, 5, 1, 1]
+    assert drawn[1] != drawn[2]
     assert len(set.union(*played)) == 17
     manifest = json.loads((run / "manifest.json").read_text())
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]

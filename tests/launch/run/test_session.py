@@ -105,7 +105,9 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
     assert any("dropped 2 gradients" in message for message in messages_of(after)) is not kept
 
 
-def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig, tmp_path: Path) -> None:
+def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
+    # An id may stand for several actors.
+    monkeypatch.setattr(InlineExecutor, "actors", 7)
     broken = executor_with(lambda report: report if run.learner.version < 3 else 1 / 0)
     # No other row would come before the end.
     run = session(replace(cartpole, log_every_seconds=1e9, total_frames=10**6), tmp_path, executor=broken)
@@ -114,6 +116,7 @@ def test_an_unexpected_error_is_a_failure_with_its_last_row(cartpole: RunConfig,
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["status"], summary["updates"]) == ("failed", 3)
     assert rows_of(tmp_path)[-1]["agent_steps"] == summary["agent_steps_sampled"] > 0
+    assert rows_of(tmp_path)[-1]["actors_alive"] == 7
 
 
 def test_the_episodes_of_duplicates_are_in_no_mean_return(cartpole: RunConfig, tmp_path: Path) -> None:
