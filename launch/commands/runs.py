@@ -47,6 +47,8 @@ class StopArguments:
 
 def list_runs(arguments: RunsArguments) -> None:
     folder = arguments.folder
+    if not folder.is_dir() and folder != RunsArguments.folder:
+        raise ConfigurationError(f"{folder}: there is no such folder")
     console = wide_console(200)
     runs, left_out = [], []
     for path in run_folders(folder):

@@ -14,6 +14,7 @@ MISTAKES = {
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
     "train ppo": "unknown preset ppo: pong is asynchronous PPO on Pong",
     "trian": "unknown command trian, did you mean train?",
+    "runs nosuch": "nosuch: there is no such folder",
     "bench foo": "unknown command bench foo, did you mean bench?",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train NoSuch-v0": "--environment.id NoSuch-v0: no such environment; see gymnasium.registry",
