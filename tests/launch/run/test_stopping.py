@@ -1,7 +1,6 @@
 """Evaluations of a run and the rules by which it stops."""
 
 import json
-from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -79,20 +78,6 @@ def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
     assert evaluations.confirmed == evaluations.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
     assert updates(evaluations, at(400)) == [], "there is nothing more to confirm"
     assert updates(evaluations_of(), at(160, 12.5, recent=18.1)) == [160], "the latest rewards cross first"
-
-
-@pytest.mark.parametrize(("long", "short", "crosses"), [(0.0, 20.0, False), (50.0, 10.0, True)])
-def test_short_episodes_do_not_decide_a_crossing(long: float, short: float, crosses: bool) -> None:
-    """Those of environment 0 are ten times as long as the others'. The last 100 of all would decide the contrary."""
-    returns, last = TrainingReturns(4), deque[float](maxlen=100)
-    evaluations = Evaluations(RunConfig(stop_at_return=18.0), returns, lambda _: None)
-    for _ in range(30):
-        which, values = np.array([1, 2, 3] * 10 + [0]), np.array([short] * 30 + [long])
-        returns.add(0, EpisodeStats(values, np.ones(31, np.int64), {}, which))
-        last.extend(values)
-        returns.update(len(last), 1)
-    assert (np.mean(last) >= 18.0) is np.bool_(not crosses)
-    assert updates(evaluations, at(930, returns.mean)) == [930] * crosses
 
 
 def test_after_a_failed_confirmation_the_next_one_waits() -> None:
