@@ -18,7 +18,8 @@ The life of an actor:
                             ├── otherwise ───► a replacement under a new id, after a wait if one dies early (Replaced)
                             └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
 
-    * or 20 × the longest of its last rollouts, or start_seconds in an evaluation, if that is longer.
+    * or 20 × the longest of its last rollouts, 3 × the work of its first one, or start_seconds in an evaluation, if
+      that is longer.
 
 Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
 """
@@ -35,6 +36,8 @@ from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Grad
 _CHECK_SECONDS = 1.0
 # Before another actor takes the place of a replacement that never reported: the cause may be lasting.
 _WAIT_SECONDS = 30.0
+# The first call traces graphs: twenty times as long would keep a hung actor for minutes.
+_FIRST_FACTOR = 3.0
 # An actor counts as hung after this multiple of the longest of its last rollouts. That many rollouts after a pause of
 # the whole machine, the pause no longer raises the limit.
 _HANG_FACTOR, _LAST_ROLLOUTS = 20.0, 200
@@ -106,7 +109,10 @@ class WorkerPool:
         watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
         assert watched.since is not None, "a report ends a call"
         # The call that plays a rollout may end in a heartbeat: the actor's own account has its seconds.
-        watched.last.append(max(self._clock() - watched.since, worked) if watched.last else worked)
+        if watched.first is None:
+            watched.first = worked
+        else:
+            watched.last.append(max(self._clock() - watched.since, worked))
         watched.since = None
 
     def on_part(self, part: EvaluationPart) -> None:
@@ -142,7 +148,7 @@ class WorkerPool:
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
         self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
-        has_reported = bool(self._watched.pop(failed.actor_id).last)
+        has_reported = self._watched.pop(failed.actor_id).first is not None
         self._executor.remove(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
         # they are. A run that stops replaces no actor.
@@ -214,9 +220,9 @@ class WorkerPool:
 
 @dataclass
 class _Watched:
-    """The time at which an actor's call began, None without one, and the seconds of its last rollouts.
+    """The time at which an actor's call began, None without one, and the seconds of its first and its last rollouts.
 
-    The seconds of the first one are by its own account: without the start of its process, and its imports.
+    Those of the first one are by its own account: without the start of its process, and its imports.
     `evaluates`: the last call is of an evaluation. `unfinished`: the next report has agent steps that are in no
     gradient yet.
     """
@@ -224,14 +230,16 @@ class _Watched:
     since: float | None = None
     evaluates: bool = False
     unfinished: bool = False
+    first: float | None = None
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
 
     def hangs(self, now: float, config: SupervisionConfig) -> str | None:
         """The reason if the actor is silent for too long."""
         history, setting, limit = "it has not reported yet", "start-seconds", config.start_seconds
-        if self.last:
-            history = f"its longest rollout took {max(self.last):.1f} s"
-            limit = max(config.hang_seconds, _HANG_FACTOR * max(self.last))
+        if self.first is not None:
+            longest = max(self.last, default=0.0)
+            history = f"its longest rollout took {max(longest, self.first):.1f} s"
+            limit = max(config.hang_seconds, _HANG_FACTOR * longest, _FIRST_FACTOR * self.first)
             if self.evaluates:
                 # For its share of an evaluation an actor makes environments, as at its start.
                 limit = max(limit, config.start_seconds)

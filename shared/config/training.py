@@ -215,8 +215,8 @@ class SupervisionConfig:
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
     hang_seconds: Annotated[float, Range(above=0)] = 30.0
-    """An actor counts as hung after 20 times the longest of its last 200 rollouts, but never before this many
-    seconds."""
+    """An actor counts as hung after 20 times the longest of its last 200 rollouts, but never before this many seconds,
+    nor before three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
     included. The same time applies in an evaluation, for which an actor makes environments."""
