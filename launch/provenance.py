@@ -30,7 +30,7 @@ def provenance() -> dict[str, Any]:
     """Command, time, revision of the project, versions and hardware: part of every file that a command writes."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]]),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "revision": revision(),
         "versions": versions(),
         "hardware": hardware(),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus
-from launch.on_ray.placement import Placement, place, place_here, placement_lines, sums_of_nodes
+from launch.on_ray.placement import Placement, gpus_in_reach, place, place_here, placement_lines, sums_of_nodes
 from launch.presets import PRESETS, advice_on_preset
 from launch.processes import without_collections
 from launch.run.events import Event, Message, Preparing, Progressed, SessionThread, Started, Stopped
@@ -192,10 +192,9 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             InlineExecutor, config, spec, budget.actors, emulator_threads=max(budget.emulator_threads, 1)
         )
         run.on_event(Preparing("building networks and environments"))
-        session = SessionThread(
-            partial(TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started)
-        )
+        make = partial(TrainingSession, config, spec, run.folder.path, executor, resume=run.resume, started=run.started)
         try:
+            session = SessionThread(make)
             session.made()
         except EnvironmentFailedError as error:
             raise ConfigurationError(f"--environment.id {error}") from error
@@ -246,8 +245,7 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
         return place_here(run.budget), run.budget
     check_nodes()
     nodes = cluster_nodes()
-    gpus = sum(node.gpus for node in nodes)
-    run.config, device = on_device(run.config, run.spec, gpus, resume=run.resume)
+    run.config, device = on_device(run.config, run.spec, gpus_in_reach(run.config, nodes), resume=run.resume)
     run.say(device)
     placement = place(run.config, nodes)
     for line in placement_lines(run.config, placement, nodes):

@@ -232,7 +232,7 @@ def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) 
     assert printed_by(tmp_path / "script.py", text).startswith(expected)
 
 
-def test_another_system_is_refused_by_name() -> None:
+def test_another_system_is_refused() -> None:
     script = "import sys; sys.platform = 'darwin'; import tributary_rl"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.stderr.endswith("\nImportError: Tributary needs Linux: use a container, or WSL on Windows\n")

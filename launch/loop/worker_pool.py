@@ -70,7 +70,8 @@ class WorkerPool:
         self._executor, self._supervision, self._clock = executor, supervision, clock
         self._watched: dict[int, _Watched] = {}
         self._deaths: deque[float] = deque()
-        self._replacements: set[int] = set()
+        # Replacements that have not reported yet.
+        self._unproven: set[int] = set()
         # Replacements to be started: due time, failure.
         self._due: list[tuple[float, Failed]] = []
         self._checked = clock()
@@ -105,6 +106,7 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
+        self._unproven.discard(report.actor_id)
         watched, worked = self._watched[report.actor_id], worked_seconds(report)
         watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
         assert watched.since is not None, "a report ends a call"
@@ -148,13 +150,13 @@ class WorkerPool:
     def on_failure(self, failed: Failed) -> Failed:
         """End a failed actor, and schedule its replacement."""
         self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
-        has_reported = self._watched.pop(failed.actor_id).first is not None
+        del self._watched[failed.actor_id]
         self._executor.remove(failed.actor_id)
         # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
         # they are. A run that stops replaces no actor.
         if not failed.node_lost and not self.stopping:
             self._count_death(failed)
-            waits = failed.actor_id in self._replacements and not has_reported
+            waits = failed.actor_id in self._unproven
             self._due.append((self._clock() + waits * _WAIT_SECONDS, failed))
         return failed
 
@@ -206,7 +208,7 @@ class WorkerPool:
                     self._due.remove(due)
                 break
             self._due.remove(due)
-            self._replacements.add(replacement_id)
+            self._unproven.add(replacement_id)
             self.actor_restarts += 1
             yield Replaced(due[1], replacement_id)
 

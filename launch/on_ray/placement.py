@@ -132,6 +132,13 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
     return choice
 
 
+def gpus_in_reach(config: RunConfig, nodes: Sequence[Node]) -> float:
+    """Number of GPUs of the learner and of the nodes that take actors."""
+    others = [node for node in nodes if not node.marked] if len(nodes) > 1 else nodes
+    gpus = sum(node.gpus for node in others)
+    return gpus + (len(others) < len(nodes) and config.learner.device == "gpu")
+
+
 def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
     """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
     slots = {}

@@ -95,6 +95,8 @@ def read_config_file(path: Path) -> ConfigFile:
     except ValueError as error:
         kind = "JSON, as a run's config.json is" if whole else "TOML"
         raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     with errors_of(path):
         if not whole and preset is not None:
@@ -173,9 +175,12 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """`value` without a class of NumPy."""
+    """`value` without a class of the caller or of NumPy, which other processes may not know."""
     if isinstance(value, Mapping):
-        return {option: _plain(each) for option, each in value.items()}
+        return {_plain(option): _plain(each) for option, each in value.items()}
+    if isinstance(value, str):
+        # An enumeration has another text for `str`.
+        return str.__str__(value)
     return value.item() if getattr(value, "shape", None) == () else value
 
 

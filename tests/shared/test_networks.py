@@ -1,4 +1,4 @@
-"""Networks against NumPy written out and Keras' layers; the layers that they export; their weights at the start."""
+"""Networks against layers written out, and the layers that they export; their weights at the start."""
 
 import keras
 import numpy as np

@@ -85,6 +85,8 @@ def test_a_replacement_that_has_not_reported_is_replaced_after_half_a_minute(car
     executor.completions += [report(2, 1, 0), Failed(2, "gone")]
     assert kinds(events, 4) == [Replaced, Outcome, Failed, Replaced], "one that has reported is replaced at once"
     assert (coordinator.pool.actor_restarts, coordinator.pool.rollouts_lost) == (3, 3)
+    executor.completions += [report(3, 1, 0), ChildEvent(3, Failed(7, "gone")), Failed(3, "gone")]
+    assert kinds(events, 4) == [Outcome, Failed, Failed, Replaced], "also after a death behind it"
 
 
 def test_a_run_that_stops_waits_for_no_replacement(cartpole: RunConfig) -> None:

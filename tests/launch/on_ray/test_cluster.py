@@ -15,6 +15,7 @@ from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
     Placement,
+    gpus_in_reach,
     gradients_together,
     place,
     place_here,
@@ -39,6 +40,14 @@ def test_a_marked_node_has_the_learner_and_nothing_else() -> None:
     assert placement[:2] == (marked, {"h": 2, "w0": 4})
     alone = replace(HEAD, marked=True)
     assert place(RunConfig(), [alone])[:2] == (alone, {"h": 2})
+
+
+def test_gpus_of_a_marked_node_are_not_for_actors() -> None:
+    card, on_gpu = replace(HEAD, gpus=1.0), replace(RunConfig(), learner=LearnerConfig(device="gpu"))
+    marked = replace(card, marked=True)
+    assert [gpus_in_reach(config, [card, *WORKERS]) for config in (RunConfig(), on_gpu)] == [1, 1]
+    assert [gpus_in_reach(config, [marked, *WORKERS]) for config in (RunConfig(), on_gpu)] == [0, 1]
+    assert gpus_in_reach(RunConfig(), [marked]) == 1
 
 
 def test_actors_without_a_place_are_in_the_plan() -> None:

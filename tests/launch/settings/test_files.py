@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from spaces import Given, registered
 from launch.cli import main
 from launch.files import write_json
 from launch.presets import PRESETS, preset_for
+from launch.python.run import resolved_run
 from launch.settings.files import read_config_file, with_settings
 from launch.settings.help import as_toml
 from launch.settings.resolve import TrainRequest, resolve_request
@@ -52,7 +54,14 @@ def test_settings_change_what_they_name_only() -> None:
     assert type(with_settings(CARTPOLE, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate) is float
 
 
+class Word(str, Enum):  # noqa: UP042
+    """A text of a program, which other processes cannot import."""
+
+    PRESET = "cartpole"
+
+
 def test_settings_have_plain_values() -> None:
+    assert type(resolved_run(Word.PRESET, {}).preset) is str
     options = {"name": np.str_("4x4"), "mass": np.float64(0.5), "size": np.int64(1)}
     environment = with_settings(
         CARTPOLE, {"environment.id": np.str_("CartPole-v1"), "environment.options": options}
@@ -128,6 +137,12 @@ def test_what_is_wrong_with_a_file_is_one_line(text: str | None, line: str, refu
     if text is not None:
         Path("mine.toml").write_text(text)
     assert line in refused("train --config mine.toml")
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_list_holds_no_settings(refused: Callable[[str], str]) -> None:
+    Path("list.json").write_text("[1]")
+    assert "--config list.json: is not the config.json of a run" in refused("train --config list.json")
 
 
 def test_what_is_typed_comes_before_the_file_and_the_file_before_the_preset(tmp_path: Path) -> None:
