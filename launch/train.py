@@ -17,10 +17,11 @@ from launch.machine import ThreadBudget, thread_budget, usable_gpus
 from launch.on_ray.placement import Placement, gpus_in_reach, place, place_here, placement_lines, sums_of_nodes
 from launch.presets import PRESETS, advice_on_preset
 from launch.processes import without_collections
-from launch.run.events import Event, Message, Preparing, Progressed, SessionThread, Started, Stopped
+from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped
 from launch.run.folder import RunFolder, centres_observations, manifest, read_object
 from launch.run.lock import lock_folder
 from launch.run.metrics import annealing_warning
+from launch.run.session_thread import SessionThread
 from launch.run.storage import check_storage
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers

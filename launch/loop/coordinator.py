@@ -16,8 +16,8 @@ from shared.config import EvaluationConfig, SupervisionConfig
 from shared.errors import END_ADVICE, ConfigurationError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, GradientReport, Heartbeat
 
-# An evaluation may have as many agent steps as training, and 1 M, and 27,000 an episode: so many have the longest ones
-# of an Atari preset, in which greedy play may be stuck. Without the limit endless episodes would end the training.
+# The limit of an evaluation in agent steps is the largest of three: those of training, 1 M, and 27,000 an episode, the
+# length of the longest ones of an Atari preset. Without a limit endless episodes would end the training.
 _ALLOWED_AGENT_STEPS, _ALLOWED_STEPS_OF_AN_EPISODE = 1_000_000, 27_000
 
 Event = Outcome | EvaluationPart | EvaluationResult | EvaluationLost | Heartbeat | Change

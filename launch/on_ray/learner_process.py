@@ -29,9 +29,10 @@ from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, place, placement_lines, sums_of_nodes
 from launch.processes import without_collections
-from launch.run.events import VIEW_SECONDS, Progress, SessionThread, View
+from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.lock import LOCK_FILE
+from launch.run.session_thread import VIEW_SECONDS, SessionThread
 from launch.run.summary import LearnerDeath
 from launch.tensorflow_setup import prepare_for
 from shared.config import RunConfig

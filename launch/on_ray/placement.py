@@ -134,17 +134,20 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
 
 def gpus_in_reach(config: RunConfig, nodes: Sequence[Node]) -> float:
     """Number of GPUs of the learner and of the nodes that take actors."""
-    others = [node for node in nodes if not node.marked] if len(nodes) > 1 else nodes
-    gpus = sum(node.gpus for node in others)
-    return gpus + (len(others) < len(nodes) and config.learner.device == "gpu")
+    taking = _nodes_of_actors(nodes)
+    gpus = sum(node.gpus for node in taking)
+    return gpus + (len(taking) < len(nodes) and config.learner.device == "gpu")
+
+
+def _nodes_of_actors(nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes that take actors. One that is marked for the learner takes none, unless it is alone."""
+    return [node for node in nodes if not node.marked] if len(nodes) > 1 else nodes
 
 
 def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
-    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
+    """Number of actors that each node takes, by node id."""
     slots = {}
-    for node in nodes:
-        if node.marked and len(nodes) > 1:
-            continue
+    for node in _nodes_of_actors(nodes):
         at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
         if config.actor.device == "gpu":

@@ -40,7 +40,7 @@ _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _ONE_EVENT = select.EPOLLIN | select.EPOLLONESHOT
 _NO_GRADIENT = np.empty(0, np.float32)
-# Of an actor, in turn: its last gradient stays while it writes the next one.
+# Number of vectors of an actor, used in turn: the last gradient stays while the next one is written.
 REPLY_VECTORS = 2
 
 

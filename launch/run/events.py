@@ -4,16 +4,12 @@ A run is Started, then sends Progressed about once a second and the other events
 Preparing and Messages may come before Started.
 """
 
-from collections.abc import Callable, Mapping
-from concurrent import futures
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
 from shared.config import RunConfig
-
-VIEW_SECONDS = 1.0
 
 
 class Column(NamedTuple):
@@ -153,40 +149,3 @@ class View(NamedTuple):
     progress: Progress
     events: list[SessionEvent]
     summary: dict[str, Any] | None = None
-
-
-class Session(Protocol):
-    """What a `SessionThread` needs of a `TrainingSession`, whose module imports TensorFlow."""
-
-    def run(self) -> dict[str, Any]: ...
-    def view(self, numbers: Mapping[str, float]) -> View: ...
-    def interrupt(self) -> None: ...
-
-
-class SessionThread:
-    """A thread that makes a training session by `make`, and runs it from the first `poll` on.
-
-    One thread for both: some environments are bound to the one that makes them.
-    """
-
-    def __init__(self, make: Callable[[], Session]) -> None:
-        # Not as a context: a program that leaves at once does not wait for the thread.
-        self._thread = futures.ThreadPoolExecutor(1)
-        self._session = self._thread.submit(make)
-        self._summary: futures.Future[dict[str, Any]] | None = None
-
-    def made(self) -> Session:
-        """Wait until the session is made. Raises the error of `make`."""
-        return self._session.result()
-
-    def poll(self, numbers: Mapping[str, float]) -> View:
-        """Wait a moment for the end of the run; see `TrainingSession.view`. Raises the error of the session at last."""
-        session = self.made()
-        self._summary = self._summary or self._thread.submit(session.run)
-        ended, _ = futures.wait([self._summary], VIEW_SECONDS)
-        view = session.view(numbers)
-        return view._replace(summary=self._summary.result()) if ended and not view.events else view
-
-    def interrupt(self) -> None:
-        """See `TrainingSession.interrupt`."""
-        self.made().interrupt()

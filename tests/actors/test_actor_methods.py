@@ -172,7 +172,7 @@ def test_the_entropy_cost_falls_linearly_with_the_frames(cartpole: RunConfig, ep
 
 
 class _MallocInfo(ctypes.Structure):
-    """Of mallinfo2(3): number 4 is `hblkhd`, and number 7 `uordblks`."""
+    """Fields of mallinfo2(3): number 4 is `hblkhd`, number 7 `uordblks`."""
 
     _fields_ = [(f"number{i}", ctypes.c_size_t) for i in range(10)]
 

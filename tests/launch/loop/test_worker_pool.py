@@ -104,7 +104,7 @@ def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
 
 
 EVALUATION = EvaluationConfig(episodes=80, environments=20)
-# One of 1,000 seconds, and so many after it.
+# A rollout of 1,000 seconds, and 200 of one second after it.
 PAUSED = [working(1, 1.0), *(working(sequence, 1_000.0 if sequence == 2 else 1.0) for sequence in range(2, 203))]
 SUM = [working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)]]
 

@@ -15,8 +15,9 @@ from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
 from launch.on_ray.placement import Node, Placement, place_here
-from launch.run.events import Message, Progress, SessionThread, View
+from launch.run.events import Message, Progress, View
 from launch.run.lock import LOCK_FILE
+from launch.run.session_thread import SessionThread
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
 
