@@ -130,6 +130,7 @@ def test_what_is_dropped_of_a_rollout_is_in_no_gradient_yet(
     rollouts, weights = recording(monkeypatch), first_weights(config)
     make_actor(config).run(WeightSnapshot(0, weights))
     minibatches = make_gradients(config)
+    assert minibatches.drop() == 0
     for taken in (1, 2, 3):
         minibatches.begin(rollouts[0])
         agent_steps = sum(minibatches.next().agent_steps for _ in range(taken))

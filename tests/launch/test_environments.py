@@ -173,6 +173,9 @@ def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monke
     assert summary == result.summary
     assert summary["status"] == "frames_reached"
     assert list((tmp_path / "run" / "checkpoints").glob(f"update-{summary['updates']}.index"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "run", "--weights", "latest", "--episodes", "2", "--json", "score.json"]) == 0
+    assert (tmp_path / "score.json").exists()
     assert not list((tmp_path / "simulator").iterdir())
 
 

@@ -256,11 +256,14 @@ def test_a_copy_of_a_vector_may_lack_a_number() -> None:
 def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: dict[str, Any] = {}
 
-    def make(limit: float = 1.0, code: str = "", seed: "int | None" = None, **others: Any) -> gymnasium.Env:
-        taken.update(limit=limit, code=code, seed=seed, **others)
+    def make(  # type: ignore[no-untyped-def]
+        level=0, limit: float = 1.0, code: str = "", seed: "int | None" = None, **others: Any
+    ) -> gymnasium.Env:
+        taken.update(level=level, limit=limit, code=code, seed=seed, **others)
         return Faulty()
 
     options = {
+        "level": ("007", 7),
         "limit": ("inf", math.inf),
         "code": (12, "12"),
         "seed": ("007", 7),

@@ -176,6 +176,8 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     assert {entry.name for entry in working_folder.iterdir()} == {"other", "new"}
     # All that was played before counts: also by the run after the next, and of a run that was killed.
     steps = [json.loads(folder.summary.read_text())["agent_steps_sampled"] for folder in (agent, other, new)]
+    new.summary.write_text(json.dumps({"agent_steps_sampled": 1}))
+    assert agent_steps_learned(new) == sum(steps), "its summary is of before a resume that was killed"
     new.summary.unlink()
     assert agent_steps_learned(new) == sum(steps)
     # The weights are those of its last checkpoint, for want of best ones.
