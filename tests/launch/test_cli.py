@@ -55,7 +55,7 @@ def test_train_evaluate_resume(tmp_path: Path, capsys: pytest.CaptureFixture, re
     ("command", "shown"),
     [
         ("help", "usage: tributary COMMAND"),
-        ("help train", "usage: tributary train"),
+        ("help train", "usage: tributary train [PRESET] [SETTINGS]"),
         ("bench", "usage: tributary COMMAND"),
         ("train pong --seed --help", "usage: tributary train"),
         ("bench scaling --bogus 3 --help", "usage: tributary bench scaling"),

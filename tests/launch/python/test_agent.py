@@ -176,6 +176,7 @@ def test_an_atari_game_is_the_one_of_training() -> None:
         assert (reward, terminated, truncated) == (result.rewards[0], result.terminated[0], result.truncated[0])
     assert game.render().shape == (210, 160, 3)
     assert game.observation_space.contains(game.reset()[0])
+    assert game.unwrapped.np_random_seed == 4, "later games follow from it"
     game.close()
     training.close()
     with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
