@@ -77,7 +77,7 @@ def stop(arguments: StopArguments) -> None:
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGINT)
-    print_line(console, f"asked process {holder.pid} to finish and save")
+    print_line(console, f"asked process {holder.pid} to finish and save; asked again, it ends at once")
     while holder_of(folder) == holder:
         time.sleep(_LOCK_POLL_SECONDS)
     resumable = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}"
