@@ -53,24 +53,33 @@ def carry_out(
 
     Raises:
         TrainingFailedError: a command failed, or was interrupted.
+        ConfigurationError: files or the commit have changed since the first run, see `check_revision`.
     """
     name = f"{game.lower()}-seed-{seed}"
-    run = RunFolder(runs / name)
-    if (stored / name).exists():
-        return
+    run, kept = RunFolder(runs / name), RunFolder(stored / name)
+    if not kept.path.exists():
+        # Files may have changed since the run before this one.
+        revision.cache_clear()
+        check_revision(runs, revision())
+        _train(run, game, seed, frames, settings)
+        packing = [sys.executable, str(ROOT / "docs" / "zoo.py"), str(run.path), name, "--into", str(stored)]
+        _call(run, [*packing, "--episodes", str(episodes)])
+    # A study keeps no weights: `make agent` packs an agent that ships.
+    for file in kept.best_weights, kept.observation_mean:
+        file.unlink(missing_ok=True)
+
+
+def _train(run: RunFolder, game: str, seed: int, frames: int, settings: Sequence[str]) -> None:
     tributary = [sys.executable, "-m", "launch.cli", "train"]
     if not run.has_checkpoint:
+        # A process that was killed before its first checkpoint leaves a folder that can be neither resumed nor used.
+        run.discard()
         new = ["atari", "--environment.id", f"ALE/{game}-v5", "--seed", str(seed), "--total-frames", str(frames)]
         _call(run, [*tributary, *new, "--run-dir", str(run.path), *settings])
     elif run_status(run.path).status != "frames_reached":
         _call(run, [*tributary, "--resume", str(run.path)])
     if run_status(run.path).status != "frames_reached":
         raise TrainingFailedError(f"{run.path}: it has not all of its frames")
-    packing = [sys.executable, str(ROOT / "docs" / "zoo.py"), str(run.path), name, "--into", str(stored)]
-    _call(run, [*packing, "--episodes", str(episodes)])
-    # A study keeps no weights: `make agent` packs an agent that ships.
-    for file in RunFolder(stored / name).best_weights, RunFolder(stored / name).observation_mean:
-        file.unlink(missing_ok=True)
 
 
 def _call(run: RunFolder, command: Sequence[str]) -> None:
@@ -95,7 +104,9 @@ def main() -> int:
     parser = argparse.ArgumentParser("campaign.py", description="Train, evaluate and store the runs of docs/scores.md.")
     parser.allow_abbrev = False
     parser.add_argument("--games", nargs="+", default=[], choices=SIX + FURTHER, help="default: all, the six first")
-    parser.add_argument("--seeds", nargs="+", default=[], type=int, help="default: 1 of all games, 2 and 3 of the six")
+    parser.add_argument(
+        "--seeds", nargs="+", default=[], type=int, choices=(1, 2, 3), help="default: 1, of the six all"
+    )
     parser.add_argument("--frames", type=int, default=40_000_000, help="of each run (%(default)s)")
     parser.add_argument("--at-a-time", type=int, default=usable_cores(), help="runs (%(default)s)")
     typed, settings = parser.parse_known_args()
