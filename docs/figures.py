@@ -42,7 +42,7 @@ from launch.settings.resolve import divided_among
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "docs" / "studies"
 REFERENCE_RUNS = ROOT / "launch" / "results" / "reference_runs"
-_MARKED = re.compile(r"(<!-- figures: ([\w/.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- figures: ([\w/.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> str:
@@ -513,7 +513,7 @@ def pages() -> list[Path]:
 
 def written(text: str) -> str:
     """A page with its tables as of today's rows."""
-    return _MARKED.sub(lambda found: f"{found[1]}{_written(found[2])}{found[3]}", text)
+    return MARKED.sub(lambda found: f"{found[1]}{_written(found[2])}{found[3]}", text)
 
 
 def _written(name: str) -> str:

@@ -4,9 +4,12 @@ import json
 import re
 import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+from launch.bench.scaling import AGENT_STEPS_TO_TARGET
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -22,10 +25,13 @@ def test_a_page_has_the_tables_of_todays_rows(page: Path) -> None:
 
 
 def test_each_table_stands_on_a_page() -> None:
-    marks = {name for page in MARKED for name in re.findall(r"<!-- figures: (\S+) -->\n", page.read_text())}
+    texts = [page.read_text() for page in figures.pages()]
+    marks = [name for text in texts for _, name, _ in figures.MARKED.findall(text)]
+    # Each mark has its end: a page has no other comments.
+    assert sum(text.count("<!--") for text in texts) == 2 * len(marks)
     others = {figures.STUDIES / "many_workers" / "rows.csv", figures.STUDIES / "atari" / "published.csv"}
     tables = {str(file.relative_to(figures.STUDIES)) for file in {*figures.STUDIES.glob("*/*.csv")} - others}
-    assert marks == figures.TABLES.keys() | tables
+    assert sorted(marks) == sorted(figures.TABLES.keys() | tables)
     assert ROOT / "README.md" in MARKED
 
 
@@ -53,3 +59,13 @@ def test_what_a_run_usually_takes_is_the_median_of_the_rows() -> None:
     assert {preset: len(found) for preset, found in rows.items()} == {"pong": 5, "cartpole": 3}
     for preset, found in rows.items():
         assert figures.PRESETS[preset].usual_agent_steps == pytest.approx(statistics.median(found), rel=0.01)
+    # Rehearsals divide these, by agent steps in flight and epochs, by their rates.
+    to_target = defaultdict(list)
+    for line in measurements.measured("workers-to-18"):
+        form = line["form"]
+        in_flight = form["actors"] * form["actor.environments"] * form["actor.unroll_length"]
+        to_target[in_flight, form["actor.epochs"]].append(line["figure"]["agent_steps"])
+    medians = {form: statistics.median(found) for form, found in {**to_target, (1024, 4): rows["pong"]}.items()}
+    assert medians == AGENT_STEPS_TO_TARGET["pong"]
+    rehearsed = {line["figure"].get("agent_steps_to_target") for line in measurements.measured("rehearsal")}
+    assert rehearsed == {*medians.values(), None}
