@@ -81,7 +81,7 @@ class RunFolder:
     def check_free(self) -> None:
         """Refuse a file, and a folder that has files, other than the lock of a process that was killed at its start."""
         if self.path.is_file() or (self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - {LOCK_FILE}):
-            resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.is_file() else ""
+            resume = f", or go on with it: --resume {quoted(self.path)}" if self.has_checkpoint else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 
     def make(self) -> IO[bytes]:

@@ -22,10 +22,13 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
     lock_folder(tmp_path / "empty").close()
     RunFolder(tmp_path / "empty").make().close()
     (tmp_path / "file").touch()
+    # Without a checkpoint it cannot be resumed.
+    (tmp_path / "config.json").touch()
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(ConfigurationError, match=r"exists; name another folder$"):
             RunFolder(path).check_free()
-    (tmp_path / "config.json").touch()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-1.index").touch()
     with pytest.raises(ConfigurationError, match=f"go on with it: --resume {tmp_path}"):
         RunFolder(tmp_path).check_free()
 
