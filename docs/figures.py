@@ -150,6 +150,10 @@ def is_of_today(folder: RunFolder) -> bool:
     return all(made[name] == value for name, value in file.items())
 
 
+def settings(folder: RunFolder) -> str:
+    return "today's" if is_of_today(folder) else "earlier"
+
+
 def score(folder: RunFolder, protocol: str, digits: int) -> str:
     """Mean return and standard error of an evaluation."""
     result = read_object(folder.path / f"evaluation-{protocol}.json")
@@ -166,10 +170,6 @@ class Game(NamedTuple):
     @property
     def digits(self) -> int:
         return 2 if self.name == "Pong" else 0
-
-    @property
-    def settings(self) -> str:
-        return "today's" if is_of_today(self.folder) else "earlier"
 
     def beside(self, *agents: str) -> str:
         return "; ".join(number(float(self.published[agent]), int("." in self.published[agent])) for agent in agents)
@@ -199,22 +199,22 @@ def campaign() -> str:
     for file in sorted((STUDIES / "atari").glob("*-seed-*/manifest.json")):
         folder, manifest = RunFolder(file.parent), read_object(file)
         game, _, seed = folder.path.name.partition("-seed-")
-        hours = read_object(folder.summary)["wall_seconds"] / 3600
+        made_with = f"{settings(folder)}, `{manifest['revision'][:7]}`"
         steps = f"{agent_steps_learned(folder) / 1e6:.2f} M"
-        scores = [score(folder, protocol, 0) for protocol in ("noop", "machado")]
-        rows.append(
-            (game, seed, f"`{manifest['revision'][:7]}`", steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"])
-        )
+        digits = 2 if game in ("pong", "doubledunk") else 0
+        scores = [score(folder, protocol, digits) for protocol in ("noop", "machado")]
+        hours = read_object(folder.summary)["wall_seconds"] / 3600
+        rows.append((game, seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
     if not rows:
         return "No run is stored yet.\n"
-    return table("game | seed | revision | agent steps | `noop` | `machado` | hours | CPU", rows)
+    return table("game | seed | settings | agent steps | `noop` | `machado` | hours | CPU", rows)
 
 
 def games_in_short() -> str:
     rows = []
     for game in games():
         name = f"`{game.folder.name}`" if game.folder.ships else f"{game.name}, not shipped"
-        rows.append((name, game.settings, score(game.folder, "noop", game.digits), game.beside("zoo_ppo")))
+        rows.append((name, settings(game.folder), score(game.folder, "noop", game.digits), game.beside("zoo_ppo")))
     return table("agent | preset `atari` | score | the zoo's PPO", rows)
 
 
@@ -225,7 +225,7 @@ def games_in_full() -> str:
         rows.append(
             (
                 game.name + ", not shipped" * (not game.folder.ships),
-                f"{game.settings}, `{manifest['revision'][:7]}`",
+                f"{settings(game.folder)}, `{manifest['revision'][:7]}`",
                 f"{agent_steps_learned(game.folder) / 1e6:.2f} M",
                 score(game.folder, "noop", game.digits),
                 f"{noop['human_normalised_percent']:,.0f} %",
@@ -257,7 +257,7 @@ def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
 
 
 def game_curves() -> str:
-    runs = {f"{game.name}, {game.settings} settings": game.folder for game in games_from_the_start()}
+    runs = {f"{game.name}, {settings(game.folder)} settings": game.folder for game in games_from_the_start()}
     return curve_table(runs, (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
 
