@@ -77,7 +77,7 @@ class Timer:
 # Rates over much less than a second would be those of an instant.
 _RATE_SECONDS = 1.0
 _ROWS_OF_A_RUN = 200
-# The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
+# The signature of a network killed by its first updates (docs/tuning.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
 _UNEXPLAINED = 0.05
 _PATIENCE_ROWS = 6
