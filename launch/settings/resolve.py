@@ -258,7 +258,7 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
 
 
 def rollouts_line(config: RunConfig, actors: int) -> str:
-    """The form of a run with `actors` actors, and which weights make its returns (docs/scaling.md)."""
+    """The form of a run with `actors` actors, and which weights make its returns (docs/methods.md)."""
     actor, count = config.actor, config.learner.gradients_per_update
     rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
     gradients = f", the {config.method.reduction} of {count} gradients" if count > 1 else ""
