@@ -18,7 +18,7 @@ from shared.types import EvaluationShare, NextCall, WeightSnapshot
 _PLAY_TIME = 4.0
 _GRADIENT_TIME = 1.0
 # Calls of processes differ in length. With equal ones the actors would keep their order for the whole run, and the same
-# ones would always share an update: 16 actors of Pong then learned later than as processes (docs/scaling.md).
+# ones would always share an update: 16 actors of Pong then learned later than as processes.
 _SHORTEST, _LONGEST = 0.7, 1.3
 
 
