@@ -54,7 +54,7 @@ changes some of them (`tributary config PRESET` prints what it has, as [a file](
 `--environment.id`, `--optimizer.learning-rate` and `--total-frames`. A bool is switched on by its name and off by `no-`
 before its last part: `--environment.no-clip-rewards`, or `--environment.clip-rewards=False`. Several values stand one
 after another (`--network.hidden-sizes 64 64`), options as names and values (`--environment.options length 5`), and
-nothing is typed `None`. This page is made by `make settings`.
+`None` stands for no value. This page is made by `make settings`.
 """
 
 
