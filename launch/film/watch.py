@@ -50,7 +50,7 @@ class WatchArguments(PlayArguments):
     """Watch an agent play in the terminal, at the console's speed. Space pauses, q quits."""
 
     run: Operand[RunPath] = zoo.FOLDER / "pong"
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    """Folder of the run, latest: the newest below runs/, zoo:NAME: an agent that ships, or the URL of a copy."""
 
 
 def watch(arguments: WatchArguments) -> int:

@@ -46,7 +46,7 @@ class WeightsArguments:
     """The options of the commands that read weights of a run."""
 
     run: Operand[RunPath]
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    """Folder of the run, latest: the newest below runs/, zoo:NAME: an agent that ships, or the URL of a copy."""
     weights: WeightsName = "auto"
     """best: of the best evaluation, or of the best training return in a run without evaluations. latest: of the last
     checkpoint. A number: of the checkpoint of this update. auto: best if there is one."""

@@ -78,7 +78,8 @@ class TrainRequest(PresetArguments):
     name: str | None = None
     """Name of the run. Default: the preset's, or the environment's where the preset is for another one."""
     resume: str | None = None
-    """Folder of a run to continue from its last checkpoint, or latest. Its settings are the defaults."""
+    """Folder of a run to continue from its last checkpoint, latest, or the URL of a copy. Its settings are the
+    defaults."""
     start_from: str | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
