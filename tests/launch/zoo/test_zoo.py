@@ -141,10 +141,9 @@ def test_what_ships_has_no_setting_that_is_removed(file: Path) -> None:
 
 
 # What the documents tell as results of presets of today.
-MADE_BY = {zoo.FOLDER / agent: preset for agent, preset in (("qbert", "atari"), ("pong-a3c", "a3c"))}
-MADE_BY |= {zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm", **{file.parent: "pong" for file in RUNS}}
+MADE_BY = {zoo.FOLDER / "pong-a3c": "a3c", zoo.FOLDER / "pong-a3c-lstm": "a3c-lstm"}
+MADE_BY |= {file.parent: "pong" for file in RUNS} | {STUDIES / "a3c" / "pong-default": "pong"}
 MADE_BY |= {STUDIES / "a3c" / name: "a3c" for name in ("pong-seed-2", "pong-seed-3", "breakout")}
-MADE_BY |= {STUDIES / "a3c" / "pong-default": "pong", STUDIES / "atari" / "beamrider": "atari"}
 
 
 @pytest.mark.parametrize("folder", MADE_BY, ids=lambda folder: folder.name)
