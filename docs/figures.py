@@ -160,6 +160,11 @@ def score(folder: RunFolder, protocol: str, digits: int) -> str:
     return f"{result['mean_return']:,.{digits}f} ± {result['standard_error']:,.{digits}f}"
 
 
+def return_digits(game: str) -> int:
+    """Those after the point: returns of some games are differences of few points."""
+    return 2 if game.lower() in ("pong", "doubledunk") else 0
+
+
 class Game(NamedTuple):
     """A run of a game of Atari, with the published scores of the game."""
 
@@ -169,7 +174,7 @@ class Game(NamedTuple):
 
     @property
     def digits(self) -> int:
-        return 2 if self.name == "Pong" else 0
+        return return_digits(self.name)
 
     def beside(self, *agents: str) -> str:
         return "; ".join(number(float(self.published[agent]), int("." in self.published[agent])) for agent in agents)
@@ -201,8 +206,7 @@ def campaign() -> str:
         game, _, seed = folder.path.name.partition("-seed-")
         made_with = f"{settings(folder)}, `{manifest['revision'][:7]}`"
         steps = f"{agent_steps_learned(folder) / 1e6:.2f} M"
-        digits = 2 if game in ("pong", "doubledunk") else 0
-        scores = [score(folder, protocol, digits) for protocol in ("noop", "machado")]
+        scores = [score(folder, protocol, return_digits(game)) for protocol in ("noop", "machado")]
         hours = read_object(folder.summary)["wall_seconds"] / 3600
         rows.append((game, seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
     if not rows:
