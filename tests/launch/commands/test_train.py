@@ -17,6 +17,7 @@ from watched_processes import Watched
 from launch.cli import main
 from launch.commands.train import parse_seeds
 from launch.presets import PRESETS
+from launch.run.lock import lock_folder
 from launch.train import Result
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError
@@ -130,6 +131,21 @@ def test_seeds_go_on_with_the_modules_of_a_file(calls: list[dict[str, Any]]) -> 
     run_of(1, Path("study"), replace(config, environment=replace(config.environment, imports=("theirs",))))
     assert main(["train", "--config", "mine.toml", "--seeds", "1,2", "--run-dir", "study"]) == 0
     assert [call["resume"] for call in calls] == [True, False]
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_seed_that_was_killed_before_its_first_checkpoint_begins_again(working_folder: Path) -> None:
+    run_of(1, Path("study"), PRESETS["cartpole"].config)
+    (working_folder / "study/seed-1/checkpoints/update-0.index").unlink()
+    with lock_folder(Path("study/seed-1")):
+        assert main(["train", "cartpole", "--seeds", "1", "--run-dir", "study"]) == 0
+        assert Path("study/seed-1/config.json").exists(), "the folder of a process that runs was taken"
+    assert main(["train", "cartpole", "--seeds", "1", "--run-dir", "study"]) == 0
+    assert not Path("study/seed-1").exists()
+    Path("study/seed-2").mkdir()
+    Path("study/seed-2/notes.txt").touch()
+    main(["train", "cartpole", "--seeds", "2", "--run-dir", "study"])
+    assert Path("study/seed-2/notes.txt").exists(), "a folder that is no run was removed"
 
 
 def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureFixture) -> None:
