@@ -125,7 +125,12 @@ def duration(seconds: float | None) -> str:
 def mean_return(value: float | None, episodes: int) -> str:
     """The mean of the last 100 returns; of fewer with their number, as the first ones to end are the short ones."""
     text = number(value, ".2f")
-    return text if value is None or episodes >= 100 else f"{text} of {episodes} episodes"
+    return text if value is None or episodes >= 100 else f"{text} of {counted(episodes, 'episode')}"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 episode, 1,000 episodes."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def number(value: float | None, form: str) -> str:

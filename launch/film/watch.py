@@ -26,7 +26,7 @@ from rich.text import Text
 from launch import zoo
 from launch.files import write_json
 from launch.film.stage import Frame, Performance, PlayedStep
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, counted, print_line, quoted
 from launch.provenance import provenance
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
@@ -87,8 +87,9 @@ def watch(arguments: WatchArguments) -> int:
                     player.hold(_AFTER_EPISODE_SECONDS)
     except KeyboardInterrupt:
         interrupted = True
-    episodes = "1 whole episode" if len(returns) == 1 else f"{len(returns)} whole episodes"
-    whole = f"{episodes}, mean return {sum(returns) / len(returns):g}, " if returns else ""
+    whole = ""
+    if returns:
+        whole = f"{counted(len(returns), 'whole episode')}, mean return {sum(returns) / len(returns):g}, "
     print_line(console, f"played {whole}with {performance.source}")
     print_line(console, f"a video of it: {record}")
     played = {**performance.description, "returns": returns, "interrupted": interrupted}

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from launch.files import finite, write_json
 from launch.loop.evaluation import return_figures
 from launch.machine import usable_cores
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, counted, number, print_line
 from launch.provenance import hardware_line, provenance
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
@@ -129,11 +129,12 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         snapshot, source = load_weights(folder, arguments.weights, evaluator.policy.layout)
         output = folder.output(f"evaluation-{arguments.protocol}.json")
         environment, log_info = config.environment.id, config.environment.log_info
-        print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")
+        print_line(console, f"playing {counted(arguments.episodes, 'episode')} of {environment} with {source}")
         parts = _play(evaluator, snapshot, arguments.episodes, console)
         ended = sum(len(part.order) for part in parts)
         if ended < arguments.episodes:
-            print_line(console, f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
+            of = counted(arguments.episodes, "episode")
+            print_line(console, f"interrupted after {ended} of {of}; nothing is written")
             return None
         played = EvaluationPart.joined(parts)
         result = {
@@ -200,7 +201,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         f"mean return {number(result['mean_return'], '.2f')}{spread}, median {number(result['median_return'], '.2f')}, "
         f"from {number(result['minimum_return'], '.6g')} to {number(result['maximum_return'], '.6g')}; "
         f"{result['policy']} actions",
-        f"{played} episodes, {games} distinct game{'s' * (games != 1)}"
+        f"{counted(played, 'episode')}, {counted(games, 'distinct game')}"
         + (": error and interval are over these" if 1 < games < played else ""),
         f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
     ]

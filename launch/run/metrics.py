@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from launch.files import drop_half_line, to_json
 from launch.interrupts import take_all
+from launch.output import counted
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
@@ -298,8 +299,8 @@ class Metrics:
 
 def missing_info(name: str, episodes: int) -> str:
     return (
-        f"--environment.log-info {name}: the info at the end of {episodes:,} episodes has no number of this name; one "
-        f"within a dictionary is named like episode.r"
+        f"--environment.log-info {name}: the info at the end of {counted(episodes, 'episode')} has no number of this "
+        f"name; one within a dictionary is named like episode.r"
     )
 
 

@@ -187,7 +187,7 @@ def test_a_name_that_is_no_number_is_warned_of_once(cartpole: RunConfig, tmp_pat
     run = Played(replace(cartpole, environment=names), tmp_path)
     run.report(1, episodes=EpisodeStats(np.ones(1), np.ones(1, int), {"right": np.array([np.nan])}, np.zeros(1, int)))
     run.metrics.write_last_row()
-    assert "log-info right: the info at the end of 1 episodes has no number" in str(run.messages.take())
+    assert "log-info right: the info at the end of 1 episode has no number" in str(run.messages.take())
 
 
 def test_the_documents_list_every_column() -> None:
