@@ -181,21 +181,9 @@ class Game(NamedTuple):
 
 
 def games() -> list[Game]:
-    """The agents that ship, and the run of today's preset where it is another one."""
+    """The agents that ship, of games that published agents have played."""
     with (STUDIES / "atari" / "published.csv").open(encoding="utf-8") as file:
-        rows = {row["agent"]: row for row in csv.DictReader(file)}
-    shipped = {agent: Game(row["game"], RunFolder(zoo.FOLDER / agent), row) for agent, row in rows.items()}
-    others = [file.parent for file in sorted((STUDIES / "atari").glob("*/evaluation-noop.json"))]
-    others = [folder for folder in others if folder.name in rows]
-    return [
-        *shipped.values(),
-        *[Game(rows[folder.name]["game"], RunFolder(folder), rows[folder.name]) for folder in others],
-    ]
-
-
-def games_from_the_start() -> list[Game]:
-    """Without zoo:beamrider, which was trained in parts: only the last has rows."""
-    return [game for game in games() if game.folder.name != "zoo:beamrider"]
+        return [Game(row["game"], RunFolder(zoo.FOLDER / row["agent"]), row) for row in csv.DictReader(file)]
 
 
 def campaign() -> str:
@@ -203,22 +191,28 @@ def campaign() -> str:
     rows = []
     for file in sorted((STUDIES / "atari").glob("*-seed-*/manifest.json")):
         folder, manifest = RunFolder(file.parent), read_object(file)
-        game, _, seed = folder.path.name.partition("-seed-")
+        config = folder.read_settings()
+        game = config.environment.id.removeprefix("ALE/").removesuffix("-v5")
         made_with = f"{settings(folder)}, `{manifest['revision'][:7]}`"
         steps = f"{agent_steps_learned(folder) / 1e6:.2f} M"
         scores = [score(folder, protocol, return_digits(game)) for protocol in ("noop", "machado")]
         hours = read_object(folder.summary)["wall_seconds"] / 3600
-        rows.append((game, seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
+        rows.append((game, config.seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
     if not rows:
         return "No run is stored yet.\n"
     return table("game | seed | settings | agent steps | `noop` | `machado` | hours | CPU", rows)
 
 
 def games_in_short() -> str:
-    rows = []
-    for game in games():
-        name = f"`{game.folder.name}`" if game.folder.ships else f"{game.name}, not shipped"
-        rows.append((name, settings(game.folder), score(game.folder, "noop", game.digits), game.beside("zoo_ppo")))
+    rows = [
+        (
+            f"`{game.folder.name}`",
+            settings(game.folder),
+            score(game.folder, "noop", game.digits),
+            game.beside("zoo_ppo"),
+        )
+        for game in games()
+    ]
     return table("agent | preset `atari` | score | the zoo's PPO", rows)
 
 
@@ -228,7 +222,7 @@ def games_in_full() -> str:
         manifest, noop = (read_object(game.folder.path / file) for file in ("manifest.json", "evaluation-noop.json"))
         rows.append(
             (
-                game.name + ", not shipped" * (not game.folder.ships),
+                game.name,
                 f"{settings(game.folder)}, `{manifest['revision'][:7]}`",
                 f"{agent_steps_learned(game.folder) / 1e6:.2f} M",
                 score(game.folder, "noop", game.digits),
@@ -261,7 +255,7 @@ def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
 
 
 def game_curves() -> str:
-    runs = {f"{game.name}, {settings(game.folder)} settings": game.folder for game in games_from_the_start()}
+    runs = {f"{game.name}, {settings(game.folder)} settings": game.folder for game in games()}
     return curve_table(runs, (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
 
@@ -472,10 +466,7 @@ _LSTM, _SEED_1 = (zoo.FOLDER / name for name in ("pong-a3c-lstm", "pong-a3c"))
 # The rows of each picture, runs or a file or the name of measurements; and the axis of curves, or what draws others.
 PICTURES: dict[Path, tuple[Sequence[Path | str], curves.XAxis | Callable[[], AbstractContextManager[Any]]]] = {
     REFERENCE_RUNS / "pong.svg": (_PONG, "agent_steps"),
-    REFERENCE_RUNS / "atari.svg": (
-        [game.folder.path for game in games_from_the_start()],
-        "agent_steps",
-    ),
+    REFERENCE_RUNS / "atari.svg": ([game.folder.path for game in games()], "agent_steps"),
     ROOT / "docs/pictures/a3c-lstm.svg": (
         [_LSTM, _SEED_1, *(_A3C / name for name in ("pong-seed-2", "pong-seed-3", "onestep-sarsa")), *_PONG],
         "agent_steps",
