@@ -198,8 +198,6 @@ def campaign() -> str:
         scores = [score(folder, protocol, return_digits(game)) for protocol in ("noop", "machado")]
         hours = read_object(folder.summary)["wall_seconds"] / 3600
         rows.append((game, config.seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
-    if not rows:
-        return "No run is stored yet.\n"
     return table("game | seed | settings | agent steps | `noop` | `machado` | hours | CPU", rows)
 
 

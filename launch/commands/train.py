@@ -21,7 +21,6 @@ from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, 
 from launch.presets import PRESETS
 from launch.provenance import provenance
 from launch.run.folder import RunFolder, read_object
-from launch.run.lock import holder_of
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
 from launch.run.modules import imports_permitted
 from launch.run.summary import run_status
@@ -142,14 +141,12 @@ def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, 
     settings = {**request.settings, "seed": seed}
     run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
     folder = RunFolder(path)
+    folder.discard_without_checkpoint()
     if folder.has_checkpoint:
         check_changes(run.config, folder.read_settings(), path)
         # The command names these, in a preset or a file.
         with imports_permitted(*run.config.environment.modules):
             run = resolve_request(TrainRequest(None, settings, resume=str(path)))
-    elif folder.settings_file.is_file() and holder_of(path) is None:
-        # Of a process that was killed before its first checkpoint.
-        folder.discard()
     with Display(run.config, console, run.preset) as display:
         try:
             return _exit_code(train_in_process(run.config, path, display.show, stop=interrupts, **run.options))

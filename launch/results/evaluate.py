@@ -129,12 +129,12 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         snapshot, source = load_weights(folder, arguments.weights, evaluator.policy.layout)
         output = folder.output(f"evaluation-{arguments.protocol}.json")
         environment, log_info = config.environment.id, config.environment.log_info
-        print_line(console, f"playing {counted(arguments.episodes, 'episode')} of {environment} with {source}")
+        episodes = counted(arguments.episodes, "episode")
+        print_line(console, f"playing {episodes} of {environment} with {source}")
         parts = _play(evaluator, snapshot, arguments.episodes, console)
         ended = sum(len(part.order) for part in parts)
         if ended < arguments.episodes:
-            of = counted(arguments.episodes, "episode")
-            print_line(console, f"interrupted after {ended} of {of}; nothing is written")
+            print_line(console, f"interrupted after {ended} of {episodes}; nothing is written")
             return None
         played = EvaluationPart.joined(parts)
         result = {

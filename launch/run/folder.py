@@ -22,7 +22,7 @@ from launch import zoo
 from launch.files import make_folder, write_json
 from launch.output import quoted
 from launch.provenance import provenance, revision, versions
-from launch.run.lock import LOCK_FILE, lock_folder
+from launch.run.lock import LOCK_FILE, holder_of, lock_folder
 from launch.run.modules import check_imports, module_digests, trust_environment
 from shared.config import RunConfig
 from shared.errors import setting_error
@@ -102,6 +102,14 @@ class RunFolder:
         # `make` refused a folder with entries: all of them belong to this run.
         if not read_object(self.summary).get("agent_steps_sampled"):
             shutil.rmtree(self.path, ignore_errors=True)
+
+    def discard_without_checkpoint(self) -> None:
+        """Remove the folder that a process left that was killed before its first checkpoint.
+
+        It can be neither resumed nor used. That of a process that runs stays.
+        """
+        if self.settings_file.is_file() and not self.has_checkpoint and holder_of(self.path) is None:
+            self.discard()
 
     def as_trained(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
         """Replace in a spec what the network of this run scales observations by: their mean, or their bounds.

@@ -71,9 +71,8 @@ def carry_out(
 
 def _train(run: RunFolder, game: str, seed: int, frames: int, settings: Sequence[str]) -> None:
     tributary = [sys.executable, "-m", "launch.cli", "train"]
+    run.discard_without_checkpoint()
     if not run.has_checkpoint:
-        # A process that was killed before its first checkpoint leaves a folder that can be neither resumed nor used.
-        run.discard()
         new = ["atari", "--environment.id", f"ALE/{game}-v5", "--seed", str(seed), "--total-frames", str(frames)]
         _call(run, [*tributary, *new, "--run-dir", str(run.path), *settings])
     elif run_status(run.path).status != "frames_reached":
