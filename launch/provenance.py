@@ -84,15 +84,22 @@ def versions() -> dict[str, str | None]:
 
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and system of this machine."""
-    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
-    models = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
     return {
-        # On ARM there is no such line.
-        "cpu": next(models, platform.machine()),
+        "cpu": _cpu(),
         "cores": usable_cores(),
         "memory_gib": round(machine_bytes() / 2**30, 1),
         "system": sys.platform,
     }
+
+
+def _cpu() -> str:
+    """The processor's name, with family and model: a virtual machine may name a whole line of processors."""
+    # Of the first core.
+    lines, _, _ = _CPU_INFO.read_text(encoding="utf-8").partition("\n\n")
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines.splitlines())}
+    # ARM has none of them.
+    numbers = f" (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else ""
+    return facts.get("model name", platform.machine()) + numbers
 
 
 def hardware_line(origin: dict[str, Any]) -> str:

@@ -1,12 +1,13 @@
 """The revision that each file names."""
 
 import hashlib
+import platform
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from launch.provenance import revision, source_digest
+from launch.provenance import hardware, revision, source_digest
 
 
 def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +32,14 @@ def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, m
     assert revision.__wrapped__() == commit[:12]
     (tmp_path / "file").write_text("changed")
     assert revision.__wrapped__() == f"{commit[:12]}-dirty"
+
+
+def test_a_processor_is_named_with_its_family_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines of several generations are called AMD EPYC."""
+    file = tmp_path / "cpuinfo"
+    monkeypatch.setattr("launch.provenance._CPU_INFO", file)
+    core = "processor\t: {}\ncpu family\t: 25\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n\n"
+    file.write_text(core.format(0, 17) + core.format(1, 17))
+    assert hardware()["cpu"] == "AMD EPYC (family 25, model 17)"
+    file.write_text("processor\t: 0\nCPU implementer\t: 0x41\n\n")
+    assert hardware()["cpu"] == platform.machine()
