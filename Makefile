@@ -16,7 +16,7 @@ help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
 	@echo "make smoke-test   a cluster by ray up on hosts of namespaces, and a lost node, as root"
-	@echo "make nightly  all tests that take longer than a developer waits: the targets below"
+	@echo "make nightly  slow-test, chaos, cluster-, tracker-, storage-, sweep- and zoo-test, as root"
 	@echo "make slow-test   further cases of make test on real processes"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"

@@ -43,8 +43,8 @@ class RunConfig:
     """Train with an asynchronous n-step method."""
 
     actors: int | str = "auto"
-    """Number of actor processes, auto, or MIN:MAX. auto: one per core, minus one on four or more cores; on a cluster,
-    as many as fit, also when nodes join or leave. MIN:MAX: auto within these bounds."""
+    """Number of actor processes, auto, or MIN:MAX. auto: one per core, minus one on four or more cores; inline: one;
+    on a cluster, as many as fit, also when nodes join or leave. MIN:MAX: auto within these bounds."""
     total_frames: Annotated[int, Range(1)] = 40_000_000
     """Global frames (agent steps x frame skip) after which training stops."""
     stop_at_return: Annotated[float | None, Range()] = None
