@@ -3,9 +3,10 @@
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,15 +26,31 @@ def unfinished(path: Path) -> Path:
 
 def finish(part: Path, path: Path) -> None:
     """Let a complete file replace `path`, or the target of a link. A pipe or a device receives its content."""
-    if _is_stream(path):
+    descriptor = _descriptor(path)
+    if descriptor is not None:
+        sys.stdout.flush()
+        # A reader that has gone, as `head`, wants no more.
+        with suppress(BrokenPipeError), open(descriptor, "wb", closefd=False) as stream:
+            stream.write(part.read_bytes())
+    elif _is_stream(path):
         path.write_bytes(part.read_bytes())
     else:
         part.replace(os.path.realpath(path))
 
 
 def _is_stream(path: Path) -> bool:
-    """True for pipes and devices, and for links to them, like /dev/stdout."""
-    return path.exists() and not (path.is_file() or path.is_dir())
+    """True for pipes, devices and open files, and for links to them, like /dev/stdout."""
+    return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of an open file that is named by a path like /dev/stdout, whatever file it is."""
+    while path.is_symlink():
+        folder = os.path.realpath(path.parent)
+        if folder == f"/proc/{os.getpid()}/fd":
+            return int(path.name)
+        path = Path(folder, os.readlink(path))
+    return None
 
 
 @contextmanager

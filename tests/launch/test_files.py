@@ -74,6 +74,22 @@ def test_a_pipe_receives_the_file(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, pipe]
 
 
+def test_an_open_file_receives_the_file_where_it_stands(tmp_path: Path) -> None:
+    """`--json /dev/stdout >> results` adds to the results."""
+    results = tmp_path / "results"
+    results.write_text("earlier\n")
+    with results.open("a") as file:
+        path = Path(f"/dev/fd/{file.fileno()}")
+        check_can_be_written(path, "json")
+        write_json(path, {})
+    assert results.read_text() == "earlier\n{}\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    # As where `head` has read enough.
+    write_json(Path(f"/dev/fd/{writer}"), {})
+    os.close(writer)
+
+
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     write_json(tmp_path / "summary.json", {"mean": float("nan"), "row": (1.5, float("inf"), None), "by": {3: "a"}})
     values = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
