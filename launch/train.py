@@ -149,7 +149,7 @@ def _prepare(run: _Run, start_from: Path | None) -> dict[str, Any] | None:
         run.say(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
-        check_storage(config.storage, folder if resume else None)
+        check_storage(config.storage, folder, resume=resume)
     if config.executor == "inline" or config.address == "local":
         config, device = on_device(config, spec, usable_gpus(), resume=resume)
         run.say(device)

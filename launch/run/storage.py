@@ -25,7 +25,8 @@ _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]
 def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
     """The finished files of a folder by relative path: time, size, and inode, which is new in a replaced file."""
     stamps = {}
-    for parent, _, names in os.walk(folder):
+    # A folder that cannot be read for a moment must not pass for an empty one: the copy's files would be removed.
+    for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
             # An old checkpoint may be deleted meanwhile.
             with suppress(FileNotFoundError):
@@ -34,6 +35,11 @@ def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
                     status = path.stat()
                     stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
     return stamps
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.
@@ -94,16 +100,19 @@ class RemoteCopy:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
 
 
-def check_storage(url: str, resumed: RunFolder | None) -> None:
-    """Refuse storage that cannot be written to, or that has another run than `resumed`; None: a new run."""
+def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
+    """Refuse storage that is the run's own folder, that cannot be written to, or that has another run."""
     files, root = _open(url)
+    # A user who has lost the folder may resume in its copy.
+    if "file" in _protocols(files) and os.path.realpath(root) == os.path.realpath(folder.path):
+        raise setting_error("storage", url, "is the folder of the run; name another one, or None")
     try:
         files.invalidate_cache()
-        if resumed is None:
+        if not resume:
             in_use = files.exists(f"{root}/config.json")
         else:
             # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
-            manifest, path = read_object(resumed.manifest), f"{root}/{resumed.manifest.name}"
+            manifest, path = read_object(folder.manifest), f"{root}/{folder.manifest.name}"
             copy = object_of(files.cat_file(path)) if files.exists(path) else {}
             in_use = bool(manifest and copy and copy != manifest)
         if not in_use:
@@ -154,6 +163,9 @@ def _open(url: str, setting: str = "storage") -> tuple["fsspec.AbstractFileSyste
 
 
 def _make_folder(files: "fsspec.AbstractFileSystem", path: str) -> None:
-    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
-    if not protocols & _WITH_BUCKETS:
+    if not _protocols(files) & _WITH_BUCKETS:
         files.makedirs(path, exist_ok=True)
+
+
+def _protocols(files: "fsspec.AbstractFileSystem") -> set[str]:
+    return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)

@@ -1,5 +1,7 @@
 """Copies of a run in remote storage."""
 
+import errno
+import os
 import shutil
 import threading
 import time
@@ -128,25 +130,55 @@ def test_a_copy_has_what_changed_during_its_update(tmp_path: Path, monkeypatch: 
 
 def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     copy, url = tmp_path / "copy", f"file://{tmp_path / 'copy'}"
-    check_storage(url, None)
+    run = RunFolder(tmp_path / "run")
+    check_storage(url, run, resume=False)
     assert list(copy.iterdir()) == []
     (copy / "config.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=f"holds another run: train --resume {url} goes on"):
-        check_storage(url, None)
-    resumed = RunFolder(tmp_path / "resumed")
-    resumed.path.mkdir()
-    resumed.manifest.write_text('{"created": "now"}')
+        check_storage(url, run, resume=False)
+    run.path.mkdir()
+    run.manifest.write_text('{"created": "now"}')
     # A copy without a manifest was never complete.
-    check_storage(url, resumed)
+    check_storage(url, run, resume=True)
     # That of the run, and what a full disk or a crash leaves of it.
     for content in ('{"created": "now"}', '{"cre', ""):
         (copy / "manifest.json").write_text(content)
-        check_storage(url, resumed)
+        check_storage(url, run, resume=True)
     (copy / "manifest.json").write_text('{"created": "earlier"}')
     with pytest.raises(ConfigurationError, match="holds another run"):
-        check_storage(url, resumed)
-    resumed.manifest.write_text('{"cre')
-    check_storage(url, resumed)
+        check_storage(url, run, resume=True)
+    run.manifest.write_text('{"cre')
+    check_storage(url, run, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_storage_is_not_the_folder_of_the_run(resume: bool, tmp_path: Path) -> None:
+    """Each update would write the folder's files over themselves."""
+    (tmp_path / "mounted").symlink_to(tmp_path)
+    run, url = RunFolder(tmp_path / "run"), f"file://{tmp_path}/mounted/run"
+    with pytest.raises(ConfigurationError, match=f"^--storage {url}: is the folder of the run; name another"):
+        check_storage(url, run, resume=resume)
+
+
+def test_a_folder_that_cannot_be_read_for_a_moment_costs_the_copy_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "ckpt-1.index").touch()
+    logged: list[str] = []
+    copy = RemoteCopy(tmp_path / "run", f"file://{tmp_path}/copy", logged.append)
+    copy.finish()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if Path(path) == tmp_path / "run" / "checkpoints":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    copy.finish()
+    assert (tmp_path / "copy" / "checkpoints" / "ckpt-1.index").is_file()
+    assert "could not be brought up to date" in logged[-1]
 
 
 # A library's own error, which is no OSError.
