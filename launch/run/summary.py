@@ -123,8 +123,11 @@ def run_summary(
 def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     """A message about the limit of `config` that the run has reached already; None if it can go on.
 
-    A summary may be older than the run's last checkpoint. Its numbers are then too small, never too large.
+    A summary may be older than the run's last checkpoint. Its numbers are then too small; they are too large only in
+    a run that failed, whose last checkpoint may not have been saved.
     """
+    if summary.get("status") == "failed":
+        return None
     frames, seconds = summary.get("frames", 0), summary.get("wall_seconds", 0.0)
     goal, most_seconds = config.stop_at_return, config.stop_after_seconds
     # Either of the two may have ended the run: the settings decide which, and a resume may have changed them.

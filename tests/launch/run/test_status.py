@@ -110,6 +110,8 @@ def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict) -> None:
     (name,) = limit
     assert f"--{name.replace('_', '-')} N" in reached_limit(CONFIG, summary)
     assert reached_limit(replace(CONFIG, **limit), summary) is None
+    # Its last checkpoint may be of fewer frames: a full disk.
+    assert reached_limit(CONFIG, summary | {"status": "failed"}) is None
     for summary in ({}, SUMMARY, SUMMARY | {"status": "return_reached", "mean_return_100": 19.0, "evaluation": None}):
         assert reached_limit(CONFIG, summary) is None
 
