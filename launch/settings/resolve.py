@@ -298,8 +298,10 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     with errors_of(file.path):
         changed = with_settings(config, _with_frame_skip(config, file.settings))
         values = {name: attrgetter(name) for name in file.settings}
-        choices = [name for name, of in values.items() if of(changed) not in (of(config), of(RunConfig()))]
-        return run._replace(config=_without_derivation(changed, [*choices, *alone]), chosen_in_file=choices)
+        edited = [name for name, of in values.items() if of(changed) != of(config)]
+        # A file of `tributary config` for another preset has defaults without an effect here.
+        choices = [name for name in edited if values[name](changed) != values[name](RunConfig())]
+        return run._replace(config=_without_derivation(changed, [*edited, *alone]), chosen_in_file=choices)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:

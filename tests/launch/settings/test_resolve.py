@@ -147,6 +147,9 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
     file.write_text('preset = "pong"\n[learner]\ngradients_per_update = 1\n[actor]\nenvironments = 32\n')
     as_default = divided_among(resolve_request(TrainRequest(config=file)).config, 64)
     assert (as_default.actor.environments, as_default.learner.gradients_per_update) == (32, 1)
+    # A file of `tributary config` has what derives the edited setting, too.
+    file.write_text('preset = "pong"\n[actor]\nepochs = 1\nepochs_of_many = 2\n')
+    assert divided_among(resolve_request(TrainRequest(config=file)).config, 64).actor.epochs == 1
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
     with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
         resolve_request(TrainRequest(config=file))
