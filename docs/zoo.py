@@ -30,6 +30,7 @@ from launch.results.evaluate import EvaluateArguments, load_policy, score
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import run_path
 from launch.run.weights import WeightsName, write_weights
+from launch.settings.files import read_value
 from shared.errors import ConfigurationError
 
 _MOST_BYTES = 3_500_000
@@ -123,7 +124,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=EvaluateArguments.episodes, help="of each evaluation")
     parser.add_argument("--into", type=Path, default=zoo.FOLDER, help="another folder than launch/zoo")
     typed = parser.parse_args()
-    made = pack(typed.run, typed.name, weights=typed.weights, episodes=typed.episodes, into=typed.into)
+    weights = read_value("weights", WeightsName, typed.weights)
+    made = pack(typed.run, typed.name, weights=weights, episodes=typed.episodes, into=typed.into)
     print(f"packed: {made}")
 
 

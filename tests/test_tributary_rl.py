@@ -80,6 +80,8 @@ def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
     assert frames == sorted(set(frames))
     result = tributary.evaluate(run, episodes=4, seed=5, policy="greedy")
     assert (len(result["returns"]), result["policy"], result["seed"]) == (4, "greedy", 5)
+    with pytest.raises(tributary.ConfigurationError, match="deterministic: must be as-trained"):
+        tributary.evaluate(run, policy="deterministic")
     plot, video = run.plot(), run.video(format="gif")
     assert Path(plot).read_bytes().startswith(b"\x89PNG")
     assert Path(video).read_bytes().startswith(b"GIF8")

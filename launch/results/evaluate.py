@@ -21,6 +21,7 @@ from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
 from launch.run.metrics import missing_info
 from launch.run.weights import WeightsName, load_weights
+from launch.settings.files import read_value
 from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
@@ -70,6 +71,7 @@ class PlayArguments(WeightsArguments):
 
     def __post_init__(self) -> None:
         check_values(self)
+        read_value("policy", PolicyName, self.policy)
 
     def settings(self, folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
         """The settings of a run with this seed, protocol and policy, and the spec of its network."""

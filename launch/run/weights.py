@@ -16,7 +16,7 @@ from launch.files import replacement
 from launch.run.folder import RunFolder, agent_steps_learned
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 from shared.layout import ParameterLayout
 from shared.types import Float32Array, WeightSnapshot
 
@@ -30,6 +30,7 @@ _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.
 
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
+_NAMES = ("auto", "best", "latest")
 TRAINING = "training"
 """The measure of weights that were best by the mean return of training; others are by evaluations."""
 
@@ -38,15 +39,17 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
     """A run's weights, and a description of their source. Imports TensorFlow.
 
     Raises:
-        ConfigurationError: the run has none, or they are damaged or belong to another network.
+        ConfigurationError: the run has none, or they are damaged or of another network, or have no such name.
     """
     from learner.checkpoint import checkpoint_updates, read_checkpoint
 
+    if isinstance(which, str) and which not in _NAMES:
+        raise setting_error("weights", which, f"must be {alternatives((*_NAMES, 'a number of updates'))}")
     if which in ("auto", "best") and folder.best_weights.is_file():
         return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
     if which == "best":
         raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if not isinstance(which, int):
+    if isinstance(which, str):
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
     updates = checkpoint_updates(folder.checkpoints)

@@ -261,6 +261,8 @@ def test_damaged_best_weights(run: Path) -> None:
     parameters = np.arange(policy.layout.size, dtype=np.float32)
     np.savez(folder.best_weights, version=3, parameters=parameters[:50], mean_return=1.0, measure="training")
     assert "another network" in refusal(load_weights, folder, "best", policy.layout)
+    assert "must be auto, best, latest or a number" in refusal(load_weights, folder, "lastest", policy.layout)
+    assert "no checkpoint is of this update" in refusal(load_weights, folder, np.int64(10**9), policy.layout)
     assert all(refusal(load_weights, folder, "best", policy.layout) for _ in damages(run, "best.npz"))
     np.savez(folder.best_weights, version=3, parameters=parameters, mean_return=1.0, measure="training")
     snapshot, source = load_weights(folder, "auto", policy.layout)
