@@ -150,7 +150,7 @@ class RunFolder:
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
 

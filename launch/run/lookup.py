@@ -38,6 +38,8 @@ def new_run_dir(name: str) -> Path:
             break
         except FileExistsError:
             folder = first.with_name(f"{first.name}-{number}")
+        except OSError as error:
+            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
     return folder
 
 

@@ -88,6 +88,11 @@ def test_what_is_not_shown_is_in_the_file(working_folder: Path, capsys: pytest.C
     ((run, reason),) = (left_out.values() for left_out in found["left_out"])
     assert (found["runs"], run) == ([], str(folder))
     assert "config.json cannot be read" in reason
+    # Another user's, or of a failing disk: a file whose reading is an error for root, too.
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/proc/self/mem")
+    assert main(["runs"]) == 0
+    assert "config.json cannot be read: [Errno 5]" in capsys.readouterr().out
 
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
