@@ -116,7 +116,8 @@ address=$(sed -n "s/.*ray start --address='\(.*\)'.*/\1/p" "$folder/head.log")
 checkpoints() { ls "$run/checkpoints" 2> /dev/null; }
 before=$(checkpoints)
 if [[ $before == *.index* ]]; then
-    what=(--resume "$run")
+    # Modules of yours that `start` named.
+    what=(--resume "$run" --trust-imports)
 else
     # An earlier start of this job that saved nothing.
     ((${SLURM_RESTART_COUNT:-0})) && [[ -d $run ]] && mv "$run" "$run.empty-$SLURM_RESTART_COUNT"
