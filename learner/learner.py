@@ -53,9 +53,18 @@ class Outcome(NamedTuple):
 
 
 class Learner:
-    """Turns gradient reports into the next weights. `parameters` are the initial ones, float32 [P]."""
+    """Turns gradient reports into the next weights.
 
-    def __init__(self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array) -> None:
+    Args:
+        config: the settings of the run.
+        layout: of its network.
+        parameters: the initial ones, float32 [P].
+        observed: number of observations behind the running mean and variance among them.
+    """
+
+    def __init__(
+        self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array, *, observed: int = 0
+    ) -> None:
         self.layout = layout
         self.gradients_per_update = config.learner.gradients_per_update
         self.account = Account(config)
@@ -69,7 +78,9 @@ class Learner:
         """Number of copies into the target network."""
         self._observation_moments: Moments | None = None
         if RUNNING_MEAN in layout.names:
-            self._observation_moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
+            of_observations = parameters[layout.range_of(RUNNING_MEAN)].astype(np.float64)
+            squares = observed * parameters[layout.range_of(RUNNING_VARIANCE)].astype(np.float64)
+            self._observation_moments = Moments(observed, of_observations, squares)
         self._return_moments = Moments.zero(1)
         self._advantage_moments = np.zeros(3)
         self._snapshot: WeightSnapshot | None = None

@@ -22,7 +22,7 @@ from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, agent_steps_learned
 from launch.run.metrics import Messages, Metrics, Timer
 from launch.run.returns import TrainingReturns
 from launch.run.stopping import Evaluations, Status, TrainingPoint, reason_to_stop
@@ -70,9 +70,13 @@ class TrainingSession:
         self._has_new_settings = resume
         self._messages = Messages(self.folder.log)
         self.log, self.earlier = self._messages.log, RunCounts()
-        policy, first = Policy(config, spec), self.folder.first_weights
-        initial = read_weights(first, policy.layout)[0].parameters if first.is_file() else policy.initial_parameters()
-        self.learner = Learner(config, policy.layout, initial)
+        policy, first, observed = Policy(config, spec), self.folder.first_weights, 0
+        if first.is_file():
+            # Those of the run before: this one has sampled none when it begins, and a resume restores the moments.
+            initial, observed = read_weights(first, policy.layout)[0].parameters, agent_steps_learned(self.folder)
+        else:
+            initial = policy.initial_parameters()
+        self.learner = Learner(config, policy.layout, initial, observed=observed)
         account, returns = self.learner.account, TrainingReturns(config.actor.environments)
         self.evaluations = Evaluations(config, returns, self.log)
         self._checkpoints = Checkpoints(

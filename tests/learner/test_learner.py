@@ -127,6 +127,18 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     assert not Learner(cartpole, SCALED, np.array([1, np.nan, 0, 0, 0, 1, 1, 1], np.float32)).is_finite()
 
 
+def test_moments_among_the_first_weights_go_on(cartpole: RunConfig) -> None:
+    first = np.array([1, 1, 5, 6, 7, 4, 4, 9], np.float32)
+    learner = Learner(cartpole, SCALED, first, observed=30)
+    np.testing.assert_array_equal(learner.snapshot().parameters, first)
+    own = {"layout_fingerprint": SCALED.fingerprint, "gradient": np.zeros(8, np.float32)}
+    learner.submit(report(observation_moments=Moments.of(np.full((10, 3), 9.0)), **own))
+    mean, variance = np.split(learner.snapshot().parameters[2:], 2)
+    np.testing.assert_allclose(mean, [6.0, 6.75, 7.5])
+    # The 30 have squares of 25 + 4, 36 + 4 and 49 + 9 in the mean.
+    np.testing.assert_allclose(variance, (30 * np.array([29, 40, 58]) + 10 * 81) / 40 - mean**2)
+
+
 def test_a_version_has_the_same_moments_after_a_resume(cartpole: RunConfig, tmp_path: Path) -> None:
     config = replace(cartpole, learner=LearnerConfig(gradients_per_update=2))
     learner = scaled_learner(config)

@@ -187,6 +187,14 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     assert "the last checkpoint" in json.loads(new.manifest.read_text())["started_from"]["weights"]
 
 
+@pytest.mark.usefixtures("working_folder")
+def test_a_run_starts_with_the_moments_of_the_observations_before() -> None:
+    options = f"{SMALL} --network.observation-scaling running"
+    assert main(f"train cartpole {options} --total-frames 400 --run-dir other".split()) == 0
+    assert main(f"train --start-from other {options} --total-frames 8 --run-dir new".split()) == 0
+    np.testing.assert_array_equal(weights_of(Path("new"), 0), weights_of(Path("other")))
+
+
 class Steered(gymnasium.Env):
     observation_space, action_space = Box(0, 1, (2,)), Box(-1, 1, (1,))
 
