@@ -11,7 +11,7 @@ from shared.layout import ParameterLayout
 class Optimizer(ABC):
     """The update of all parameters, one vector float32 [P]. `layout` has the place of each tensor in it.
 
-    `variables` are slots and step counters, by their names in a checkpoint.
+    `variables` are slots and step counters by name, which a checkpoint has.
     """
 
     def __init__(self, layout: ParameterLayout, config: OptimizerConfig) -> None:
@@ -48,7 +48,7 @@ class RMSProp(Optimizer):
         size = layout.size
         self.variables = {
             "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
-            # All zeros: the fused operation needs it.
+            # The fused operation needs it, and multiplies it by 0.
             "momentum": tf.Variable(tf.zeros([size]), name="momentum"),
             # α^t as a running product: a checkpoint then needs no step counter.
             "decay_power": tf.Variable(1.0, dtype=tf.float64, name="decay_power"),

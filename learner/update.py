@@ -94,7 +94,7 @@ class GradientAccumulator:
         self.variables: dict[str, tf.Variable] = {
             "parameters": self.parameters,
             "accumulated": tf.Variable(tf.zeros_like(self.parameters), name="accumulated"),
-            **self._optimizer.variables,
+            **{f"optimizer_{name}": variable for name, variable in self._optimizer.variables.items()},
         }
         if target:
             self.variables["target_parameters"] = tf.Variable(parameters, trainable=False, name="target_parameters")

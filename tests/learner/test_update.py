@@ -11,6 +11,7 @@ from learner.optimizer import SGD
 from learner.update import GradientAccumulator, global_norm
 from shared.config import OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
+from shared.graph import aligned_copy
 from shared.layout import ParameterLayout
 from shared.registry import OPTIMIZERS, register_optimizer
 from shared.schedules import crossed_multiple
@@ -183,6 +184,36 @@ def test_an_optimizer_of_ones_own_knows_the_tensors(monkeypatch: pytest.MonkeyPa
     moved = np.split(updated.parameters.numpy() - START, [P - 10])
     norms = [np.linalg.norm(tensor) * RATE for tensor in np.split(START, [P - 10])]
     np.testing.assert_allclose([np.linalg.norm(tensor) for tensor in moved], norms, rtol=1e-3)
+
+
+class Optimistic(SGD):
+    """Steps along 2g - g', where g' is the gradient before (Daskalakis et al. 2018, arXiv 1711.00141)."""
+
+    def __init__(self, layout: ParameterLayout, config: OptimizerConfig) -> None:
+        super().__init__(layout, config)
+        # The accumulator has a variable of this name.
+        self.variables = {"accumulated": tf.Variable(tf.zeros([layout.size]))}
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        before = self.variables["accumulated"]
+        super().apply(parameters, 2.0 * gradient - before, learning_rate)
+        before.assign(gradient)
+
+
+def test_an_optimizer_of_ones_own_keeps_the_gradient_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "optimistic", OPTIMIZERS["sgd"])
+    del OPTIMIZERS["optimistic"]
+    register_optimizer("optimistic", Optimistic)
+    updated = accumulator(1, replace(OPTIMIZER, name="optimistic"))
+    memory = aligned_copy(GRADIENTS[0])
+    updated.push(memory, RATE)
+    updated.save_pending()
+    # Its actor writes the next one.
+    memory[:] = GRADIENTS[1]
+    updated.push(memory, RATE)
+    expected = START - RATE * (2.0 * GRADIENTS[0] + (2.0 * GRADIENTS[1] - GRADIENTS[0]))
+    np.testing.assert_allclose(updated.read(), expected, atol=1e-5)
+    assert not updated.variables["accumulated"].numpy().any()
 
 
 def test_a_counter_that_jumps_crosses_multiples() -> None:
