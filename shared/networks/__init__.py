@@ -150,7 +150,8 @@ class KerasNetwork(Network):
 
     @property
     def untrained_variables(self) -> list[keras.Variable]:
-        return self.model.non_trainable_variables
+        # Not `non_trainable_variables`, which has the states of random generators.
+        return self.model.non_trainable_weights
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         # A model with one output returns it without a list.
@@ -165,8 +166,16 @@ class KerasNetwork(Network):
 
     def layers_without_a_name(self) -> list[str]:
         """The layers with weights that have Keras' default names."""
-        names = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
+        names = [(layer.name, type(layer).__name__) for layer in _layers(self.model) if layer.weights]
         return [name for name, kind in names if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
+
+
+def _layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """The layers of a model, and those of the models among them."""
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
 
 
 def _snake_case(name: str) -> str:

@@ -10,7 +10,7 @@ from networks import HEADS, PARTS, network, observations, shape_of
 
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
-from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, Network, ObservationScale
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, KerasNetwork, Network, ObservationScale
 from shared.networks.composed import MaskedNetwork, MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork
 from shared.networks.perceptron import MultilayerPerceptron
@@ -26,6 +26,25 @@ def test_layers_of_one_shape_start_from_different_weights() -> None:
     alike = [values for path, values in weights_of(made).items() if values.shape == (6, 6)]
     assert len(alike) >= 2
     assert not any(np.allclose(one, other) for i, one in enumerate(alike) for other in alike[:i])
+
+
+class Nested(KerasNetwork):
+    """Its layers have names, except those of the model within."""
+
+    def __init__(self, *within: keras.Layer) -> None:
+        super().__init__(HEADS)
+        seen = keras.Input((4,))
+        x = keras.Sequential(within, name="within")(seen)
+        self.model = keras.Model(seen, [*(keras.layers.Dense(h.units, name=h.name)(x) for h in HEADS), x])
+
+
+def test_a_layer_within_a_layer_needs_a_name() -> None:
+    (unnamed,) = Nested(keras.layers.Dense(3)).layers_without_a_name()
+    assert unnamed.startswith("dense")
+    named = [Nested(keras.layers.Dense(3, name="hidden"), keras.layers.Dropout(0.1, name="drop")) for _ in range(2)]
+    assert named[0].layers_without_a_name() == []
+    # The state of the dropout's generator, whose name a process numbers, is no parameter.
+    assert weights_of(named[0]).keys() == weights_of(named[1]).keys()
 
 
 def relu(x: np.ndarray) -> np.ndarray:
