@@ -30,8 +30,8 @@ State = tuple[Float32Array, ...]
 class Acted(NamedTuple):
     """Result of a policy for a batch of B observations.
 
-    `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of the
-    actions; they are None unless rollouts give several gradients, and log π also if π has no density. `state`: of the
+    `actions` are int32 [B(, C)] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of
+    the actions; they are None unless `ActorConfig.needs_behaviour`, and log π also if π has no density. `state`: of the
     network, for the next call, float32 [B, U] each, empty without a memory; see `carry_state`.
     """
 

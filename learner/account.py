@@ -96,7 +96,7 @@ class Account:
 
     @property
     def learning_rate(self) -> float:
-        """η at the current global frames and updates."""
+        """η at the current global frames."""
         return self.learning_rate_at(self.frames)
 
     @property

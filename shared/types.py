@@ -12,7 +12,7 @@ the emulator, so frames = agent steps x frame skip.
 | actions          | [T, B(, D)]   | int32 / float32 | taken in `observations[t]`; D dimensions, or choices        |
 | next_actions     | [B(, D)]      | as actions      | taken in `observations[T]`, for Sarsa; else zeros           |
 | rewards          | [T, B]        | float32         | follow `actions[t]`; scaled and clipped, as training sees   |
-| discounts        | [T, B]        | float32         | discount x (1 - terminated); truncation keeps the discount  |
+| discounts        | [T, B]        | float32         | the discount; 0 at a termination, or a life that ends one   |
 | mask             | [T, B]        | float32         | 1 for agent steps, 0 where the step only reset              |
 | first_state      | [B, U] each   | float32         | what a network with a memory carries into time 0            |
 | last_state       | [B, U] each   | float32         | and, as it acted, into time T                               |

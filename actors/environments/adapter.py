@@ -22,7 +22,7 @@ class EnvironmentSpec:
     """uint8 if there are images, else float32."""
     actions: ActionSpec
     action_set: tuple[str, ...]
-    """Names of the actions in the library, else their numbers."""
+    """Names of the actions in the library, else numbers from 0."""
     images: bool
     """True if observations contain images, channels last; else they are vectors."""
     has_lives: bool

@@ -46,8 +46,9 @@ class MethodConfig:
     """actor_critic: final value of β, which changes linearly over the frames of the learning rate's annealing. None
     keeps β constant."""
     clip_ratio: Annotated[float, Range(above=0), _ACTOR_CRITIC] = 0.2
-    """actor_critic: ε of the clipped ratio. In a rollout that is differentiated more than once, the ratio of an
-    action's probabilities, now and when it was taken, is clipped to [1 - ε, 1 + ε] (arXiv 1707.06347, eq. 7)."""
+    """actor_critic: ε of the clipped ratio. In a rollout that is differentiated more than once, or at newer weights
+    (--actor.fresh-gradients), the ratio of an action's probabilities, now and when it was taken, is clipped to [1 - ε,
+    1 + ε] (arXiv 1707.06347, eq. 7)."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
     --actor.fresh-gradients the advantages of all actors in an exponential window of 1,024 agent steps, since their
