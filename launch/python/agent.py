@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from contextlib import chdir
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,8 @@ class Agent:
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)
-        before = list(policy.first_state(count) if state is None else state)
+        given = policy.first_state(count) if state is None else state
+        before: list[npt.NDArray[Any]] = [np.asarray(part, np.float32) for part in given]
         if any(len(part) != count for part in before):
             raise ValueError(f"a state of {len(before[0])} for {count} observations")
         if size > count:
@@ -132,10 +134,12 @@ class EnvironmentSide:
             config = replace(config, vectorization="sync")
         self._id, self._spec, self._mask_key = config.id, spec, config.action_mask
         self.adapter = adapter_of(config)
-        vector = self.adapter.make_vector(1)
+        # Some environments change to a folder of theirs.
+        with chdir("."):
+            vector = self.adapter.make_vector(1)
+            vector.close()
         space = vector.single_observation_space
         self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
-        vector.close()
 
     def batch(self, observation: Any, mask: Any = None) -> tuple[npt.NDArray[np.generic], bool]:
         """Observations [B, *row_shape] in the dtype of the spec, and True if a single observation was given.
@@ -152,6 +156,11 @@ class EnvironmentSide:
             observations = concatenate(self._space, items, empty)
             rows = np.empty((len(items), *self._spec.row_shape), self._spec.observation_dtype)
             rows = self.adapter.observations((observations, 0) if self._spec.masked else observations, rows)
+        reader = self.adapter.reader
+        numbers = None if reader is None else reader.numbers(rows)
+        if numbers is not None:
+            # As before the networks of training: in a memory they would stay until the episode ends.
+            numbers[~np.isfinite(numbers)] = 0.0
         if not self._spec.masked:
             if mask is not None:
                 raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
@@ -168,7 +177,8 @@ class EnvironmentSide:
     def _as_networks_take_it(self, observation: Any) -> tuple[npt.NDArray[np.generic], bool]:
         """Rows, where masks are still to be written, and True for a single observation."""
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
-        one = np.ndim(observation) == len(shape)
+        # An environment with one number may give it without an array.
+        one = np.ndim(observation) <= len(shape)
         # Without observations there is no batch.
         batch_shape = (max(1, len(observation)) if np.ndim(observation) else 1, *shape)
         source = ", as agent.environment() gives it," if self._spec.images else ""

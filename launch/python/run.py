@@ -3,6 +3,7 @@
 import base64
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -98,7 +99,7 @@ class Run:
 
         share_tensorflow()
         arguments = EvaluateArguments(run=self.path, episodes=episodes, **options)
-        with imports_permitted(every=arguments.trust_imports):
+        with imports_permitted(every=arguments.trust_imports), chdir("."):
             result = score(arguments, Console(quiet=True))
         if result is None:
             raise KeyboardInterrupt
@@ -135,7 +136,7 @@ class Run:
 
         share_tensorflow()
         arguments = RecordArguments(run=self.path, episodes=episodes, format=format, overlay=overlay, **options)
-        with imports_permitted(every=arguments.trust_imports):
+        with imports_permitted(every=arguments.trust_imports), chdir("."):
             file = film(arguments, Console(quiet=True))["file"]
         if file is None:
             raise KeyboardInterrupt

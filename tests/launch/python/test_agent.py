@@ -153,6 +153,39 @@ def test_an_action_is_for_one_observation_and_actions_for_a_batch() -> None:
         assert agent.act(observations)[0].shape == (count,)
 
 
+def test_numbers_that_are_not_finite_count_as_zero_as_in_training(tmp_path: Path) -> None:
+    agent = tributary.load(untrained(tmp_path / "run", "cartpole", **{"network.recurrent": "lstm"}))
+    observations = np.array([[np.nan, 1.0, np.inf, 2.0], [0.0, 1.0, 0.0, 2.0]])
+    _, memory = agent.act(observations)
+    np.testing.assert_array_equal(memory[0][0], memory[0][1])
+    # The rows of an episode that ended set to 0 by whole numbers, which NumPy makes float64.
+    agent.act(observations, tuple(part * np.array([[1], [0]]) for part in memory))
+
+
+@pytest.mark.usefixtures("seen_environment")
+def test_an_environment_of_one_number_may_give_it_alone_and_may_change_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Moving(Given):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            os.chdir("/")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "Moving-v0",
+        gymnasium.envs.registration.EnvSpec(
+            "Moving-v0", lambda **_: Moving(Box(-1, 1, (1,)), Discrete(3), [np.ones(1, np.float32)] * 9)
+        ),
+    )
+    environment = EnvironmentConfig(id="Moving-v0", frame_skip=1)
+    side = EnvironmentSide(environment, environment_spec(environment))
+    observations, one = side.batch(0.5)
+    assert (observations.tolist(), one) == ([[0.5]], True)
+    assert Path.cwd() == tmp_path
+
+
 def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
     observations = np.zeros((4096, 4), np.float32)
     first, second, other = (tributary.load("zoo:cartpole", seed=seed).act(observations)[0] for seed in (1, 1, 2))
