@@ -84,7 +84,10 @@ class Actions:
         description: dict[str, Any] = {"dtype": str(self._dtype), "shape": list(self._shape)}
         if not self.spec.continuous:
             return {**description, "start": np.asarray(self._start).tolist()}
-        return {**description, "low": json_bounds(self._range[2]), "high": json_bounds(self._range[3])}
+        # Not the ends that clip: float16's largest number is none that an infinity would be known by.
+        bounds = cast(Box, self._space)
+        low, high = bounds.low.astype(np.float64), bounds.high.astype(np.float64)
+        return {**description, "low": json_bounds(low), "high": json_bounds(high)}
 
 
 def _size(space: gymnasium.Space) -> int:

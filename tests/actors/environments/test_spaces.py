@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from spaces import Given, registered
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
-from actors.environments.spaces import Observations, random_actions
+from actors.environments.spaces import Actions, Observations, random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec
@@ -143,6 +143,11 @@ def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, action
     assert "\n" not in str(error.value)
 
 
+def test_the_largest_number_of_a_dtype_is_no_bound() -> None:
+    description = Actions(Box(-np.inf, 2.0, (2,), np.float16)).description()
+    assert (description["low"], description["high"]) == ([None, None], [2.0, 2.0])
+
+
 def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
     settings = config(Given(IMAGE, TWO, [picture(v) for v in (10, 20, 30)]), screen_size=16, frame_stack=3)
     spec = environment_spec(settings)
@@ -168,6 +173,8 @@ def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
     [
         (picture(7), {"greyscale": False}, (32, 32, 3), [7, 7, 7]),
         (np.moveaxis(picture(7), -1, 0), {"screen_size": 20}, (20, 20, 1), [7]),
+        # With an opacity, which is no colour.
+        (np.dstack([picture(7), np.full((32, 32), 90, np.uint8)]), {}, (32, 32, 1), [7]),
         (picture(7)[..., :2], {"screen_size": 20}, (20, 20, 2), [7, 7]),
         # Thin lines stay visible, in proportion.
         (np.uint8(255) * (np.arange(32) == 31)[:, None].repeat(32, 1), {"screen_size": 16}, (16, 16, 1), [109]),
