@@ -1,5 +1,7 @@
 """What ships: `tributary config` prints a preset, `presets` and `zoo` list presets and agents. docs/zoo.py adds one."""
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -30,7 +32,9 @@ class ConfigArguments(PresetArguments):
 
 
 def config_line(arguments: ConfigArguments) -> None:
-    run = resolve_request(arguments.request())
+    # An environment that is made, or a module of the user, may print.
+    with redirect_stdout(sys.stderr):
+        run = resolve_request(arguments.request())
     print(as_toml(run.config, run.preset if run.preset in PRESETS else None), end="")
     write_json(arguments.json, msgspec.to_builtins(run.config))
 

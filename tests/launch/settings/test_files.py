@@ -84,6 +84,31 @@ def test_what_config_prints_reads_back_equal(preset: str, capsys: pytest.Capture
     assert with_settings(RunConfig(), read_config_file(Path("config.json")).settings) == PRESETS[preset].config
 
 
+LOUD = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Loud(CartPoleEnv):
+    def __init__(self, **options):
+        print("loading [map]")
+        super().__init__(**options)
+
+print("Hello")
+gymnasium.register("Loud-v0", Loud)
+"""
+
+
+def test_what_an_environment_prints_is_not_in_the_file(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(working_folder)
+    Path("loud_environments.py").write_text(LOUD)
+    assert main(["config", "loud_environments:Loud-v0"]) == 0
+    printed = capsys.readouterr()
+    assert tomllib.loads(printed.out)["environment"]["id"] == "loud_environments:Loud-v0"
+    assert "Hello" in printed.err
+
+
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
