@@ -78,12 +78,16 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
         if row := object_of(line):
-            while rows and rows[-1]["frames"] >= row["frames"]:
+            while rows and (rows[-1]["frames"] >= row["frames"] or _seconds(rows[-1]) > _seconds(row)):
                 rows.pop()
             rows.append(row)
     if not rows:
         raise ConfigurationError(f"{folder.path} has no metrics yet: {folder.metrics.name} has no whole row")
     return rows
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    return float(row.get("elapsed_seconds", 0.0))
 
 
 def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:

@@ -224,7 +224,9 @@ def _draw_band(axes: "Axes", colour: str, band: Band, scale: int) -> None:
     for curve in band.curves:
         width, alpha = (0.6, 0.45) if several else (1.6, 1)
         label = "" if several else band.label
-        axes.plot(curve.x / scale, curve.y, color=colour, linewidth=width, alpha=alpha, label=label)
+        # A line through one point is invisible.
+        marker = "o" if len(curve.x) == 1 else None
+        axes.plot(curve.x / scale, curve.y, marker=marker, color=colour, linewidth=width, alpha=alpha, label=label)
         evaluated, means, errors = curve.evaluations
         size, alpha = (2.5, 0.7) if several else (4, 1)
         axes.errorbar(evaluated / scale, means, errors, color=colour, markersize=size, alpha=alpha, **_POINT)
