@@ -74,13 +74,15 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         **description,
         "returns": returns,
         "frames": writer.frames,
-        "seconds": writer.frames / stage.frames_per_second,
+        "seconds": float(writer.frames / stage.frames_per_second),
         "file": str(output) if writer.frames else None,
         "interrupted": len(returns) < arguments.episodes,
         **provenance(),
     }
     if writer.frames:
-        length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {stage.frames_per_second} a second"
+        length = (
+            f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {float(stage.frames_per_second):g} a second"
+        )
         print_line(console, f"{length}: {output}")
     write_json(arguments.json, result)
     return result
@@ -93,7 +95,7 @@ class VideoWriter:
     and `enlarge` the factor by which frames are enlarged, without smoothing.
     """
 
-    def __init__(self, path: Path, frames_per_second: int, comment: str, enlarge: int = 1) -> None:
+    def __init__(self, path: Path, frames_per_second: Fraction, comment: str, enlarge: int = 1) -> None:
         self._path, self._part, self._comment, self._enlarge = path, unfinished(path), comment, enlarge
         self._frames_per_second = frames_per_second
         self._write, self._every = self._encode, 1
@@ -142,8 +144,9 @@ class VideoWriter:
         if self._last is not None:
             # An unchanged picture has its time, too.
             box = ImageChops.difference(picture, self._last).getbbox() or (0, 0, 1, 1)
-        milliseconds = round(1000 * self._every / self._frames_per_second)
-        for data in getdata(indexed.crop(box), box[:2], duration=milliseconds, include_color_table=True):
+        # In whole hundredths of a second, whose sum keeps the pace.
+        start, end = (round(100 * n / self._frames_per_second) for n in (self.frames, self.frames + self._every))
+        for data in getdata(indexed.crop(box), box[:2], duration=10 * (end - start), include_color_table=True):
             self._open_gif.write(data)
         self._last = picture
 
@@ -155,7 +158,7 @@ class VideoWriter:
             options = {"movflags": "+faststart+use_metadata_tags"}
             self._container = av.open(str(self._part), "w", options=options)
             self._container.metadata["comment"] = self._comment
-            self._stream = self._container.add_stream("libx264", rate=Fraction(self._frames_per_second))
+            self._stream = self._container.add_stream("libx264", rate=self._frames_per_second)
             self._stream.width, self._stream.height = picture.width, picture.height
             self._stream.pix_fmt = "yuv420p"
             self._stream.options = {"crf": "20", "preset": "veryfast"}

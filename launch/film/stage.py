@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from actors.environments.values import describe
 from launch.results.evaluate import PlayArguments, load_policy
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig
-from shared.errors import setting_error
+from shared.errors import setting_error, typed_line
 from shared.seeds import episode_seeds
 from shared.types import Float32Array
 
@@ -46,7 +47,7 @@ class AtariStage:
     """
 
     # The NTSC console's.
-    frames_per_second = 60
+    frames_per_second = Fraction(60)
     enlargement = 3
     # On a television of 4:3.
     pixel_aspect = 12 / 7
@@ -84,7 +85,7 @@ class RenderedStage:
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
         frames_per_second = round(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
         # Only the last of the frames of an action repeat is drawn.
-        self.frames_per_second = max(1, frames_per_second // config.frame_skip)
+        self.frames_per_second = Fraction(frames_per_second, config.frame_skip)
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
         return self._environment.reset(seed), self._frame()
@@ -98,7 +99,12 @@ class RenderedStage:
         self._environment.close()
 
     def _frame(self) -> Frame:
-        frames = self._environment.unwrapped.render()
+        try:
+            frames = self._environment.unwrapped.render()
+        # `gymnasium.Env.render` itself, or anything of the user's.
+        except Exception as error:
+            problem = f"cannot be shown: render() raised {typed_line(error)}"
+            raise setting_error("environment.id", self._id, problem) from error
         rendered = None if frames is None else frames[0]
         frame = np.asarray(rendered)
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4):

@@ -9,6 +9,7 @@ import tty
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -103,8 +104,8 @@ class TerminalPlayer:
     `pixel_aspect` is the width of a pixel over its height. Use as a context, within which keys are not echoed.
     """
 
-    def __init__(self, live: Live, frames_per_second: int, pixel_aspect: float) -> None:
-        self._live, self._frame_seconds, self._pixel_aspect = live, 1 / frames_per_second, pixel_aspect
+    def __init__(self, live: Live, frames_per_second: Fraction, pixel_aspect: float) -> None:
+        self._live, self._frame_seconds, self._pixel_aspect = live, float(1 / frames_per_second), pixel_aspect
         self._due = self._painted = time.monotonic()
         self._paused = False
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,17 @@ class Blind(CartPoleEnv):
         return None
 
 
+class Headless(CartPoleEnv):
+    def render(self) -> None:
+        raise RuntimeError("no display")
+
+
 @pytest.mark.filterwarnings("error", "ignore:.*RGB-array rendering")
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
         (Blind, "cannot be shown: render() gave None, where uint8 [height, width, 3] is expected"),
+        (Headless, "cannot be shown: render() raised RuntimeError: no display"),
         # It has no constructor of its own.
         (
             gymnasium.Env,
@@ -230,7 +237,7 @@ def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
     # The last two are equal.
     frames.append(frames[-1])
     sizes = []
-    with VideoWriter(file, 25, comment="made so") as writer:
+    with VideoWriter(file, Fraction(25), comment="made so") as writer:
         for frame in frames:
             writer.add(frame)
             (part,) = tmp_path.glob("*part*")
@@ -243,3 +250,13 @@ def test_a_gif_is_written_picture_by_picture(tmp_path: Path) -> None:
             film.seek(i)
             assert film.info["duration"] == 40
             np.testing.assert_array_equal(np.asarray(film.convert("RGB")), frame)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(Fraction(60), 1.0), (Fraction(30), 2.0), (Fraction(5, 2), 24.0)])
+def test_a_gif_keeps_the_pace(rate: Fraction, seconds: float, tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "film.gif", rate, comment="") as writer:
+        for i in range(60):
+            writer.add(np.full((8, 8, 3), i, np.uint8))
+    with Image.open(tmp_path / "film.gif") as film:
+        milliseconds = [film.seek(i) or film.info["duration"] for i in range(film.n_frames)]
+    assert sum(milliseconds) == 1000 * seconds
