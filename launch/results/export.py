@@ -3,6 +3,7 @@
 import itertools
 import logging
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +32,7 @@ _MASK = (
 )
 _MEMORY = (
     "the inputs are a dict of the observations (observations, where they have no names) and of hidden and cell, "
-    "float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next call. Both are "
+    "float32 [N, units]; the outputs contain the next ones, which are inputs of the next call. Both are "
     "zeros at the start of an episode"
 )
 _SCALING = {
@@ -85,7 +86,7 @@ def export(arguments: ExportArguments) -> None:
     description = {
         "inputs": {**_inputs(config, spec), "tensors": tensors},
         **({"memory": {"units": list(units), "meaning": _MEMORY}} if (units := policy.network.state_units) else {}),
-        "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
+        "outputs": {_output(name, inputs, onnx): list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
         "weights": source,
         "version": snapshot.version,
@@ -105,6 +106,11 @@ def export(arguments: ExportArguments) -> None:
     write_json(arguments.json, description)
 
 
+def _output(name: str, inputs: Collection[str], onnx: bool) -> str:
+    """The name of an output in the file: one of an ONNX graph is that of an input or of an output."""
+    return f"next_{name}" if onnx and name in inputs else name
+
+
 def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
     """Write a Keras model with the inputs and outputs by their names, and any number of observations."""
     import tensorflow as tf
@@ -116,8 +122,7 @@ def _write_onnx(model: Any, inputs: dict[str, Any], file: Path) -> None:
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         arguments = dict(zip(inputs, tensors, strict=True))
         output = model(arguments if isinstance(model.input, dict) else arguments["observations"])
-        # A name of a graph is that of an input or of an output.
-        return {f"next_{name}" if name in inputs else name: tensor for name, tensor in output.items()}
+        return {_output(name, inputs, onnx=True): tensor for name, tensor in output.items()}
 
     graph = tf.function(call, input_signature=signature, autograph=False)
     tf2onnx.convert.from_function(graph, signature, opset=_ONNX_OPSET, output_path=str(file))

@@ -53,7 +53,9 @@ class MultilayerPerceptron(KerasNetwork):
         for layer in self.model.layers:
             if isinstance(layer, _RunningScale):
                 scale = 1.0 / np.sqrt(layer.variance.numpy() + _VARIANCE_FLOOR)
-                x = _rescaling(scale, -layer.mean.numpy() * scale)(x)
+                # In two steps, as above: their sum would cancel where the mean is large.
+                x = _rescaling(np.ones_like(scale), -layer.mean.numpy())(x)
+                x = _rescaling(scale, np.zeros_like(scale))(x)
                 x = keras.ops.clip(x, -_SCALED_LIMIT, _SCALED_LIMIT)
             elif isinstance(layer, keras.layers.Rescaling):
                 x = _rescaling(np.asarray(layer.scale), np.asarray(layer.offset))(x)

@@ -96,6 +96,12 @@ def test_vectors_are_scaled_by_bounds_or_by_running_moments() -> None:
     for made, layer, expected in ((bounds, "scale", [1.0, 1.0]), (running, "observation_scaling", [1.0, 10.0])):
         scaled = keras.Model(made.model.input, made.model.get_layer(layer).output)(observation)
         np.testing.assert_allclose(scaled, [expected], rtol=1e-6)
+    # Far from 0, where a product and a sum would cancel, the exported layers give the same.
+    running.variables[-2].assign([1e6, 300.0])
+    running.variables[-1].assign([1.0, 1e-6])
+    far = np.array([[1e6 + 1, 300.001]], np.float32)
+    for name, output in running.as_keras()(far).items():
+        np.testing.assert_allclose(output, running(tf.constant(far)).heads[name], atol=1e-5)
 
 
 @pytest.mark.parametrize(("centred", "layer_norm"), [(False, False), (True, False), (False, True)])

@@ -133,6 +133,7 @@ def test_exported_networks_give_the_same_elsewhere(exported: dict[str, Exported]
         description = json.loads((folder / "onnx" / "model.json").read_text())
         assert description.keys() >= {"command", "created", "revision", "versions", "hardware"}
         session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+        assert description["outputs"].keys() == {x.name for x in session.get_outputs()}, name
         types = {"float32": "tensor(float)", "uint8": "tensor(uint8)", "bool": "tensor(bool)"}
         tensors = description["inputs"]["tensors"]
         assert tensors.keys() == given[0].keys(), name
