@@ -122,6 +122,10 @@ class Executor(ABC):
     def has_completed(self, actor_id: int) -> bool:
         """True if the call of this actor has ended and waits for `next_completion`."""
 
+    def has_lost_node(self, actor_id: int) -> bool:  # noqa: ARG002
+        """True if the node of this actor does not respond any more."""
+        return False
+
     @abstractmethod
     def rollouts_under_way(self, actor_id: int) -> int:
         """Upper bound of the rollouts lost if this actor ends now, with a call that has just failed.

@@ -163,13 +163,17 @@ class WorkerPool:
     def supervise(self) -> Iterator[Change]:
         """End hung actors, follow the cluster, and start due replacements."""
         now = self._clock()
-        if now - self._checked >= _CHECK_SECONDS:
+        if (gap := now - self._checked) >= _CHECK_SECONDS:
             self._checked = now
+            if gap > self._supervision.hang_seconds:
+                # This process was paused, and the actors may have been with it, as in a suspended job.
+                for watched in self._watched.values():
+                    watched.since = None if watched.since is None else min(watched.since + gap, now)
             for actor_id, watched in list(self._watched.items()):
                 reason = watched.hangs(now, self._supervision)
                 # A report may wait to be taken in, as after a pause of this process for a checkpoint on a slow disk.
                 if reason is not None and not self._executor.has_completed(actor_id):
-                    yield self.on_failure(Failed(actor_id, reason))
+                    yield self.on_failure(Failed(actor_id, reason, self._executor.has_lost_node(actor_id)))
             yield from self._follow_cluster()
         # A replacement of an actor that was just found to hang may be due at once.
         yield from self._replace_due(self._clock())

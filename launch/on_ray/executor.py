@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
@@ -238,13 +238,16 @@ class RayExecutor(Executor):
                 worker.connection = None
         return result
 
+    def has_lost_node(self, actor_id: int) -> bool:
+        return self._slots.has_lost(self._workers[actor_id].node)
+
     def _failed(self, actor_id: int, error: RayError) -> Failed | None:
         """The failure of an actor; None if its node, which responds, may be about to end like its process."""
         lost = False
-        if isinstance(error, RayActorError):
-            node = self._workers[actor_id].node
-            lost = self._slots.has_lost(node)
-            if node and not lost and actor_id not in self._died:
+        # The second: its node died before the process was there.
+        if isinstance(error, RayActorError | ActorUnschedulableError):
+            lost = self.has_lost_node(actor_id)
+            if self._workers[actor_id].node and not lost and actor_id not in self._died:
                 self._died[actor_id] = error, time.monotonic() + _DYING_SECONDS
                 return None
         raised = isinstance(error, RayTaskError)
@@ -275,6 +278,8 @@ def failure_reason(error: RayError) -> str:
     reason = last_line(error)
     if isinstance(error, OutOfMemoryError):
         return OUT_OF_MEMORY
+    if isinstance(error, ActorUnschedulableError):
+        return "its node was lost before it began"
     if not isinstance(error, RayActorError):
         return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.

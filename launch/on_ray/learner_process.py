@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
@@ -143,7 +143,7 @@ def run_learners(
             if restarts == 0 and isinstance(error.cause, ConfigurationError):
                 raise error.cause from None
             raise
-        except RayActorError as error:
+        except (RayActorError, ActorUnschedulableError) as error:
             if stop.requested or restarts == _MOST_RESTARTS:
                 raise
             restarts += 1

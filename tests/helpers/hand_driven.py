@@ -43,6 +43,7 @@ class HandDrivenExecutor:
         # Shares of evaluations that were dispatched, by actor, the last one of each.
         self.shares: dict[int, EvaluationShare] = {}
         self.completed_unseen: set[int] = set()
+        self.lost_nodes: set[int] = set()
         self.wanted = actors
         self.places = 1000
         self.under_way: Counter[int] = Counter()
@@ -83,6 +84,9 @@ class HandDrivenExecutor:
 
     def has_completed(self, actor_id: int) -> bool:
         return actor_id in self.completed_unseen
+
+    def has_lost_node(self, actor_id: int) -> bool:
+        return actor_id in self.lost_nodes
 
     def remove(self, actor_id: int) -> None:
         self.tape.append(f"remove {actor_id}")

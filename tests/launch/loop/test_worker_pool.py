@@ -151,6 +151,24 @@ def test_an_actor_hangs_after_its_limit_and_is_replaced(
     assert Replaced(event, 2) in (next(events), next(events))
 
 
+def test_a_pause_of_all_processes_is_no_reason_to_end_actors(cartpole: RunConfig) -> None:
+    """A suspended job, whose clock goes on: actors had as little time as the learner."""
+    executor, events, *_ = begun(cartpole, actors=2, hang_seconds=30.0, start_seconds=100.0)
+    executor.completions += [1_000.0, *[1.0] * 30]
+    assert kinds(events, 31) == [type(None)] * 31
+    executor.completions += [1.0] * 3
+    assert next(filter(None, events)).reason.startswith("no report for 3")
+
+
+def test_an_actor_that_hangs_on_a_silent_node_is_no_death(cartpole: RunConfig) -> None:
+    """Ray's server notices a node without power after the supervisor does."""
+    executor, events, *_ = begun(cartpole, actors=1, hang_seconds=30.0, max_restarts=0)
+    executor.lost_nodes, executor.wanted = {0}, 0
+    executor.completions += [1.0] * 33
+    found = [event for event in (next(events) for _ in range(33)) if event is not None]
+    assert [(event.actor_id, event.node_lost) for event in found] == [(0, True)]
+
+
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, 1, start_seconds=10.0)
     executor.completed_unseen = {0}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
 from hand_driven import Clock, HandDrivenExecutor, report
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import ActorUnschedulableError, OutOfMemoryError, RayActorError
 
 from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
@@ -98,8 +98,13 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
     assert shares == (share, share, None, share._replace(number=4))
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_node_may_end_moments_after_its_actors(lost: bool, cartpole: RunConfig, ray: FakeRay, monkeypatch) -> None:
+UNSCHEDULABLE = ActorUnschedulableError("The actor is not schedulable: its node is gone.")
+
+
+@pytest.mark.parametrize(("lost", "error"), [(False, RayActorError()), (True, RayActorError()), (True, UNSCHEDULABLE)])
+def test_a_node_may_end_moments_after_its_actors(
+    lost: bool, error: Exception, cartpole: RunConfig, ray: FakeRay, monkeypatch
+) -> None:
     config = replace(cartpole, address="auto", actors=2)
     cluster, clock, asked = Cluster(config, "1"), Clock(), list[str]()
     cluster.has_lost = lambda node: asked.append(node) or (lost and clock() >= 1.0)
@@ -108,7 +113,7 @@ def test_a_node_may_end_moments_after_its_actors(lost: bool, cartpole: RunConfig
     executor.publish(snapshot(1))
     for actor_id in (0, 1):
         executor.dispatch(actor_id)
-    ray.end(ray.calls[0], RayActorError())
+    ray.end(ray.calls[0], error)
     end(ray, ray.calls[1], 1, 1)
     assert executor.next_completion() is None
     assert completed(executor) == (1, 1), "another actor does not wait"
