@@ -102,8 +102,13 @@ def test_kuberay() -> None:
         assert environment["RAY_AUTH_MODE"] == "token"
         assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
         assert container["resources"]["requests"]["cpu"] == group["rayStartParams"]["num-cpus"]
+        # The file of the token is its group's to read, and the image's user is another one than its owner.
+        assert group["template"]["spec"]["securityContext"]["fsGroup"] == 1000
         mounts = {mount["name"] for mount in container["volumeMounts"]}
         assert mounts == {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+    head, autoscaler = spec["headGroupSpec"]["template"]["spec"]["containers"][0], spec["autoscalerOptions"]
+    assert autoscaler["env"] == head["env"]
+    assert autoscaler["volumeMounts"][0] in head["volumeMounts"]
     # The quotes are for the shell that KubeRay starts Ray by.
     marked = json.loads(spec["headGroupSpec"]["rayStartParams"]["resources"].strip('"').replace('\\"', '"'))
     assert marked == {"learner": 1}
