@@ -229,7 +229,8 @@ def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
     last = points[-1]
     if len(points) == 1:
         return "one number of actors shows no saturation"
-    speed_up = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
+    fewest = points[0]["actors"]
+    speed_up = f"{last['actors']} actors reach {last['speed_up'] / fewest:.2f} times {fewest}"
     if last["efficiency"] >= 0.9:
         return f"{speed_up}: no saturation"
     spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])
