@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from measurements import add, machine_of, marked, measured, notes
 
 from launch import zoo
@@ -38,6 +39,7 @@ from launch.results.evaluate import mean_and_error
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
 from launch.settings.files import by_full_name
 from launch.settings.resolve import divided_among
+from shared.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "docs" / "studies"
@@ -119,10 +121,7 @@ def how_long() -> str:
 
 def rehearsed() -> str:
     """Rates by `bench scaling --rehearse`, in the order of actors, and the seconds to the target."""
-    # The last line of each number of actors counts.
-    newest = {line["figure"]["actors"]: line for line in measured("rehearsal")}
-    lines = [newest[actors] for actors in sorted(newest)]
-    rows = []
+    lines, rows = newest_rehearsals(), []
     for line in lines:
         figure, form = line["figure"], line["form"]
         shape = (
@@ -136,8 +135,14 @@ def rehearsed() -> str:
     return table("actors | form | agent steps/s | agent steps to 18 | seconds", rows) + notes(lines)
 
 
+def newest_rehearsals() -> list[dict[str, Any]]:
+    """The last line of each number of actors, in the order of actors."""
+    newest = {line["figure"]["actors"]: line for line in measured("rehearsal")}
+    return [newest[actors] for actors in sorted(newest)]
+
+
 def is_of_today(folder: RunFolder) -> bool:
-    """Whether a run has the settings that its preset gives today: a later setting must not have changed the others."""
+    """Whether a run has the settings that its preset gives today; its file may lack later settings at their default."""
     config, file = folder.read_settings(), by_full_name(read_object(folder.settings_file))
     preset = PRESETS.get(str(read_object(folder.manifest).get("preset")))
     if preset is None:
@@ -147,7 +152,8 @@ def is_of_today(folder: RunFolder) -> bool:
     actors = config.actors if type(config.actors) is int else 2
     divided = divided_among(replace(preset.config, environment=game, **typed), actors)
     made = by_full_name(json.loads(msgspec.json.encode(divided)))
-    return all(made[name] == value for name, value in file.items())
+    defaults = by_full_name(json.loads(msgspec.json.encode(RunConfig())))
+    return file.keys() <= made.keys() and made == {name: file.get(name, defaults.get(name)) for name in made}
 
 
 def settings(folder: RunFolder) -> str:
@@ -162,7 +168,7 @@ def score(folder: RunFolder, protocol: str, digits: int) -> str:
 
 def return_digits(game: str) -> int:
     """Those after the point: returns of some games are differences of few points."""
-    return 2 if game.lower() in ("pong", "doubledunk") else 0
+    return 2 if game.lower().replace(" ", "") in ("pong", "doubledunk") else 0
 
 
 class Game(NamedTuple):
@@ -177,7 +183,9 @@ class Game(NamedTuple):
         return return_digits(self.name)
 
     def beside(self, *agents: str) -> str:
-        return "; ".join(number(float(self.published[agent]), int("." in self.published[agent])) for agent in agents)
+        """Scores of published agents; – for one that has not played this game."""
+        scores = [self.published[agent] for agent in agents]
+        return "; ".join(number(float(score), int("." in score)) if score else "–" for score in scores)
 
 
 def games() -> list[Game]:
@@ -241,10 +249,12 @@ def returns_at(folder: RunFolder, points: Sequence[float]) -> list[str]:
     rows = [
         (row["agent_steps"], row["mean_return_100"]) for row in read_rows(folder) if row["mean_return_100"] is not None
     ]
-    found = [min(rows, key=lambda row: abs(row[0] - point)) for point in points]
-    shown = [abs(at - point) <= max(0.03 * point, 6e4) for (at, _), point in zip(found, points, strict=True)]
-    digits = 1 if max(abs(value) for _, value in rows) < 100 else 0
-    return [number(value, digits) * show for (_, value), show in zip(found, shown, strict=True)]
+    steps, means = zip(*rows, strict=True)
+    digits = 1 if max(map(abs, means)) < 100 else 0
+    # Between rows. The last one may be a little before its point.
+    shown = [point <= max(1.03 * steps[-1], steps[-1] + 6e4) for point in points]
+    values = np.interp(points, steps, means).tolist()
+    return [number(value, digits) * show for value, show in zip(values, shown, strict=True)]
 
 
 def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
@@ -424,7 +434,7 @@ def draw_workers() -> Iterator[Any]:
 @contextmanager
 def draw_seconds() -> Iterator[Any]:
     """Rehearsed seconds to the target over cores, beside those of one core divided by their number."""
-    figures = [line["figure"] for line in measured("rehearsal") if line["figure"].get("seconds_to_target")]
+    figures = [line["figure"] for line in newest_rehearsals() if line["figure"].get("seconds_to_target")]
     cores = [figure["actors"] for figure in figures]
     seconds = [figure["seconds_to_target"] for figure in figures]
     with plot.figure(6.5, 4.2) as (drawn, (axes,)):

@@ -80,8 +80,9 @@ def marked(text: str, line: dict[str, Any]) -> str:
 
 
 def where(line: dict[str, Any]) -> str:
-    """Revision, day and machine of a measurement."""
-    return f"`{line['revision'][:7]}`, {line['day']}, {line['cpu']}, {'idle' if line['idle'] else 'busy'}"
+    """Revision, day and machine of a measurement, and its note."""
+    note = f" ({line['note']})" if "note" in line else ""
+    return f"`{line['revision'][:7]}`, {line['day']}, {line['cpu']}, {'idle' if line['idle'] else 'busy'}{note}"
 
 
 def machine_of(line: dict[str, Any]) -> str:

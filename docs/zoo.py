@@ -8,6 +8,7 @@ paths, a hundred rows of metrics, the summary, and evaluations with the commands
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
@@ -70,17 +71,19 @@ def pack(
                 rounded = json.loads(to_json(rows[i]), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}"))
                 file.write(to_json(rounded) + "\n")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
+        # In another folder than the agents that ship, the weights are the run's.
+        of_command = f"{zoo.PREFIX}{name}" if into == zoo.FOLDER else os.path.relpath(folder)
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):
             write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
-            result = _evaluated(agent, name, first, episodes)
+            result = _evaluated(agent, of_command, first, episodes)
             means[dtype] = result["mean_return"]
         if means["float16"] < means["float32"] - 2 * (result["standard_error"] or 0.0):
             dtype = "float32"
             write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
-            _evaluated(agent, name, first, episodes)
+            _evaluated(agent, of_command, first, episodes)
         for protocol in others:
-            _evaluated(agent, name, protocol, episodes)
+            _evaluated(agent, of_command, protocol, episodes)
         made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
         write_json(agent.manifest, _manifest(run) | {"packed": made})
         size = agent.best_weights.stat().st_size
@@ -92,12 +95,12 @@ def pack(
 
 
 def _evaluated(agent: RunFolder, name: str, protocol: Any, episodes: int) -> dict[str, Any]:
-    """Evaluate the agent, and store the result with the command that repeats it."""
+    """Evaluate the agent, and store the result with the command that repeats it; `name` is what the command names."""
     result = score(EvaluateArguments(run=agent.path, episodes=episodes, protocol=protocol), Console())
     if result is None:
         raise KeyboardInterrupt
     option = "" if episodes == EvaluateArguments.episodes else f" --episodes {episodes}"
-    result["command"] = f"tributary evaluate {zoo.PREFIX}{name} --protocol {protocol}{option}"
+    result["command"] = f"tributary evaluate {name} --protocol {protocol}{option}"
     write_json(agent.output(f"evaluation-{protocol}.json"), result)
     return result
 
