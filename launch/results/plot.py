@@ -250,7 +250,7 @@ def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Iter
 
 def save(chart: "Figure", paths: Sequence[Path], **description: Any) -> None:
     """Write a figure to each path, in the format of its suffix. Each file is replaced as a whole."""
-    chart.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
+    chart.text(0.995, 0.002, f"drawn on {hardware_line(provenance())}", ha="right", va="bottom", fontsize=6, alpha=0.6)
     comment = provenance_text(**description)
     for path in paths:
         with replacement(path) as part:
