@@ -148,7 +148,7 @@ class GymnasiumAdapter(Adapter):
 
     def _pictures(self) -> str:
         config, size = self._config, self._config.screen_size
-        colours = "in grey" if config.greyscale else "in their colours"
+        colours = "three colours in grey" if config.greyscale else "in their colours"
         resized = "in their size" if size is None else f"resized to {size} x {size}"
         return f"{colours}, {resized}; the newest of {config.frame_stack} is last"
 

@@ -122,9 +122,9 @@ def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> Byt
     axis = _channel_axis(observation.shape)
     assert axis is not None, "its space is that of images"
     image = np.moveaxis(observation, axis, -1) if observation.ndim == 3 else observation[..., None]
-    if greyscale and image.shape[2] in (3, 4):
-        # The fourth is an opacity.
-        image = grey(image[..., :3])[..., None]
+    # Four channels may be four images that the environment stacks.
+    if greyscale and image.shape[2] == 3:
+        image = grey(image)[..., None]
     if size is None:
         return image
     return np.stack([_resized(image[..., channel], size) for channel in range(image.shape[2])], axis=-1)

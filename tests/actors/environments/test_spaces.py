@@ -173,8 +173,6 @@ def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
     [
         (picture(7), {"greyscale": False}, (32, 32, 3), [7, 7, 7]),
         (np.moveaxis(picture(7), -1, 0), {"screen_size": 20}, (20, 20, 1), [7]),
-        # With an opacity, which is no colour.
-        (np.dstack([picture(7), np.full((32, 32), 90, np.uint8)]), {}, (32, 32, 1), [7]),
         (picture(7)[..., :2], {"screen_size": 20}, (20, 20, 2), [7, 7]),
         # Thin lines stay visible, in proportion.
         (np.uint8(255) * (np.arange(32) == 31)[:, None].repeat(32, 1), {"screen_size": 16}, (16, 16, 1), [109]),
