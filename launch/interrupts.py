@@ -61,6 +61,8 @@ class Interrupts(StopRequest):
     def __init__(self) -> None:
         super().__init__()
         self._training = self._concluding = False
+        self.trained = False
+        """A run has honoured requests, and does no more: all is saved."""
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -88,7 +90,7 @@ class Interrupts(StopRequest):
         try:
             yield
         finally:
-            self._training, self._concluding = False, True
+            self._training, self._concluding, self.trained = False, True, True
             signal.signal(signal.SIGINT, before)
 
     def _ask(self, _signal: int, _frame: object) -> None:

@@ -66,8 +66,9 @@ class TrainingSession:
         started: float | None = None,
     ) -> None:
         self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
-        self.config, self.folder, self._resumed = config, RunFolder(folder), resume
-        self._has_new_settings = resume
+        self.config, self.folder, self._has_new_settings = config, RunFolder(folder), resume
+        # A run that fails in its first minutes can be resumed, and each death of a learner counts.
+        self._saves_first = not resume or after is not None
         self._messages = Messages(self.folder.log)
         self.log, self.earlier = self._messages.log, RunCounts()
         policy, first, observed = Policy(config, spec), self.folder.first_weights, 0
@@ -175,8 +176,7 @@ class TrainingSession:
         """
         failure: Exception | None = None
         try:
-            if not self._resumed:
-                # A run that fails in its first minutes can be resumed, too.
+            if self._saves_first:
                 self._save()
             self._loop()
         except (TrainingStoppedError, EnvironmentFailedError) as error:

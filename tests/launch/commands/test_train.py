@@ -16,6 +16,7 @@ from watched_processes import Watched
 
 from launch.cli import main
 from launch.commands.train import parse_seeds
+from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.run.lock import lock_folder
 from launch.train import Result
@@ -32,6 +33,21 @@ def test_seeds_are_a_list_or_a_range() -> None:
         with pytest.raises(ConfigurationError, match=r"--seeds .*: must be seeds like 1,2,3 or 1-10"):
             parse_seeds(wrong)
     assert parse_seeds("1,1-2") == [1, 2]
+
+
+def test_an_interrupt_after_training_costs_nothing(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As while Ray ends."""
+
+    def train(*_: object, stop: StopRequest, **__: object) -> Result:
+        with stop.training():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.commands.train.train", train)
+    assert main(["train", "cartpole", "--run-dir", "run"]) == 130
+    assert f"all is saved in {working_folder}/run" in capsys.readouterr().out
 
 
 def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:

@@ -243,6 +243,12 @@ def test_agent_steps_lost_with_a_learner_are_counted(cartpole: RunConfig, tmp_pa
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
     summary = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3)).run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
+    # Also if this one dies before it has learned anything.
+    third = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3))
+    found = list[int]()
+    third._loop = lambda: found.append(session(config, tmp_path, resume=True).earlier.learner_restarts)
+    third.run()
+    assert found == [3]
 
 
 TARGET = 15.0
