@@ -222,7 +222,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         connect(run.config, run.budget.actors if run.budget else 0)
         placement, budget = _placed(run)
         config = run.config
-        with _opened_folder(run, budget), machines_requested(config):
+        with _opened_folder(run, budget), machines_requested(config, placement.learner):
             if sums := sums_of_nodes(config, placement):
                 sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
                 run.say(f"aggregation:  {sizes} gradients of a node make one message")

@@ -30,7 +30,7 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import ACTORS_A_GPU, machine_bytes, usable_cores, usable_gpus
-from launch.on_ray.placement import Node, Slots, cores_of_actors, slots_by_node
+from launch.on_ray.placement import Node, Slots, cores_of_actors, cores_to_request, slots_by_node
 from launch.processes import worker_path
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, TrainingFailedError, last_line, one_line, setting_error
@@ -185,14 +185,18 @@ def on_node(node: str) -> dict[str, Any]:
 
 
 @contextmanager
-def machines_requested(config: RunConfig) -> Iterator[None]:
-    """Request cores for the largest number of actors from the cluster's autoscaler, if it has one."""
+def machines_requested(config: RunConfig, learner: Node) -> Iterator[None]:
+    """Request cores for the largest number of actors from the cluster's autoscaler, if it has one.
+
+    The autoscaler counts all cores of the cluster, also those that take no actors.
+    """
     _, most = config.actor_range
     if config.address == "local" or most is None or isinstance(config.actors, int):
         yield
         return
     share = {"GPU": 1 / ACTORS_A_GPU} if config.actor.device == "gpu" else {}
-    request_resources(bundles=[{"CPU": 1, **share}] * most)
+    others = max(0, cores_to_request(config, cluster_nodes(), learner) - most)
+    request_resources(bundles=[{"CPU": 1, **share}] * most + [{"CPU": 1}] * others)
     try:
         yield
     finally:

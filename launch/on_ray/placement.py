@@ -1,5 +1,6 @@
 """The placement of a run on a cluster: the learner first, then as many actors as cores are left. No Ray."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,20 @@ def cores_of_actors(node: Node, learner: Node) -> float:
     """Cores of a node that its actors share."""
     leaves_one = (node.id == learner.id and node.cores >= 4) or node.cores >= LARGE_NODE_CORES
     return node.cores - leaves_one
+
+
+def cores_to_request(config: RunConfig, nodes: Sequence[Node], learner: Node) -> int:
+    """Cores of the whole cluster with which the largest number of actors has a place, by the nodes that are there.
+
+    Some nodes take no actors, and others keep a core, or lack memory or GPUs for one actor on each.
+    """
+    _, most = config.actor_range
+    slots = slots_by_node(config, nodes, learner)
+    elsewhere = (most or 0) - slots.pop(learner.id, 0)
+    of_actors = sum(node.cores for node in nodes if node.id in slots)
+    others = sum(node.cores for node in nodes) - of_actors
+    # Machines to come are like those that are there.
+    return math.ceil(elsewhere * (of_actors / sum(slots.values()) if slots else 1.0) + others)
 
 
 def worker_resources(config: RunConfig, cores: float, actors: int) -> tuple[int, dict[str, float]]:

@@ -119,8 +119,9 @@ def test_a_learner_does_not_wait_for_a_gpu_that_is_not_there(monkeypatch: pytest
 def test_an_autoscaler_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[list[dict[str, float]]] = []
     monkeypatch.setattr(cluster, "request_resources", lambda bundles: requests.append(bundles))
+    monkeypatch.setattr(cluster, "cluster_nodes", list)
     for device in ("gpu", "cpu"):
-        with cluster.machines_requested(config_of(address="auto", actors="1:3", actor__device=device)):
+        with cluster.machines_requested(config_of(address="auto", actors="1:3", actor__device=device), HEAD):
             pass
     assert requests == [3 * [{"CPU": 1, "GPU": 0.5}], [], 3 * [{"CPU": 1}], []]
 

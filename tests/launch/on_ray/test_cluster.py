@@ -15,6 +15,7 @@ from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
     Placement,
+    cores_to_request,
     gpus_in_reach,
     gradients_together,
     place,
@@ -74,6 +75,15 @@ def test_slots_leave_a_core_for_the_system_and_the_learner() -> None:
     # The learner's memory is taken on its own node.
     assert slots_by_node(RunConfig(), [small], small) == {"w0": 1}
     assert slots_by_node(RunConfig(), [replace(small, bytes=LEARNER_BYTES + ACTOR_BYTES - 1)], small) == {}
+
+
+def test_the_cores_of_the_largest_number_of_actors_include_those_that_take_none() -> None:
+    config, learner = RunConfig(actors="30:240"), replace(HEAD, cores=4.0, marked=True)
+    machines = [Node(f"m{i}", "10.0.1.1", 16.0, 64 * GIB) for i in range(2)]
+    # 16 machines of 15 actors, beside the learner's.
+    assert cores_to_request(config, [learner, *machines], learner) == 16 * 16 + 4
+    # Its own three are among them as long as it is alone.
+    assert cores_to_request(config, [learner], learner) == 240 - 3 + 4
 
 
 @pytest.mark.parametrize(
