@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ def _raise(error: OSError) -> None:
         raise error
 
 
+_CHECKPOINT = re.compile(r"/update-(\d+)\.index$")
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.
 _WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
@@ -101,11 +102,12 @@ class RemoteCopy:
 
 
 def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
-    """Refuse storage that is the run's own folder, that cannot be written to, or that has another run."""
+    """Refuse storage that is the run's own folder, that cannot be written to, or that has another or a later run."""
     files, root = _open(url)
     # A user who has lost the folder may resume in its copy.
     if "file" in _protocols(files) and os.path.realpath(root) == os.path.realpath(folder.path):
         raise setting_error("storage", url, "is the folder of the run; name another one, or None")
+    ahead = False
     try:
         files.invalidate_cache()
         if not resume:
@@ -115,7 +117,8 @@ def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
             manifest, path = read_object(folder.manifest), f"{root}/{folder.manifest.name}"
             copy = object_of(files.cat_file(path)) if files.exists(path) else {}
             in_use = bool(manifest and copy and copy != manifest)
-        if not in_use:
+            ahead = _newest(files.find(f"{root}/checkpoints")) > _newest(map(str, folder.checkpoints.glob("*")))
+        if not in_use and not ahead:
             _make_folder(files, root)
             # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
             probe = f"{root}/.tributary-{uuid4().hex}"
@@ -126,6 +129,15 @@ def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
     if in_use:
         raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
+    if ahead:
+        # The first update would remove the checkpoints that this folder lacks.
+        problem = f"has a later checkpoint than {folder.path}: train --resume {quoted(url)} goes on from it"
+        raise setting_error("storage", url, f"{problem}; with --storage None the folder goes on alone")
+
+
+def _newest(checkpoints: Iterable[str]) -> int:
+    """The number of updates of the newest whole checkpoint among these files."""
+    return max((int(found[1]) for name in checkpoints if (found := _CHECKPOINT.search(name))), default=-1)
 
 
 def fetch(url: str, folder: Path) -> None:

@@ -151,6 +151,19 @@ def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     check_storage(url, run, resume=True)
 
 
+def test_a_copy_that_is_ahead_is_kept(tmp_path: Path) -> None:
+    """Of a run that went on elsewhere from its copy: an older folder would remove its checkpoints."""
+    run, url = RunFolder(tmp_path / "run"), f"file://{tmp_path}/copy"
+    for place, update in (("run", 9), ("copy", 10)):
+        (tmp_path / place / "checkpoints").mkdir(parents=True)
+        (tmp_path / place / "manifest.json").write_text('{"created": "now"}')
+        (tmp_path / place / "checkpoints" / f"update-{update}.index").touch()
+    with pytest.raises(ConfigurationError, match=f"has a later checkpoint than {run.path}: train --resume {url} goes"):
+        check_storage(url, run, resume=True)
+    (run.checkpoints / "update-10.index").touch()
+    check_storage(url, run, resume=True)
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_storage_is_not_the_folder_of_the_run(resume: bool, tmp_path: Path) -> None:
     """Each update would write the folder's files over themselves."""
