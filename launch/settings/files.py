@@ -51,7 +51,7 @@ _NAMES_ELSEWHERE = {
     "max_grad_norm": "optimizer.max_gradient_norm",
 }
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
-_COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
+_COUNT = re.compile(r"([+-]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
 _MUST_BE = {
     int: "a whole number, like 20000, 20k, 2M or 2e4",
@@ -66,8 +66,8 @@ _MUST_BE = {
 class ConfigFile(NamedTuple):
     """The settings of a file, by their full names.
 
-    A run's config.json is `whole`, independent of any preset, and `preset` is the name of that run. In TOML `preset` is
-    the preset that the file names, or None.
+    A run's config.json is `whole`, independent of any preset, and `preset` is the name of that run. In others `preset`
+    is the preset that the file names, or None.
     """
 
     path: Path
@@ -86,17 +86,18 @@ def errors_of(file: Path | None) -> Iterator[None]:
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    whole = path.suffix == ".json"
+    of_json = path.suffix == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        settings = json.loads(text) if whole else tomllib.loads(text)
+        settings = json.loads(text, object_pairs_hook=_without_repetition) if of_json else tomllib.loads(text)
     except OSError as error:
         raise setting_error("config", path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        kind = "JSON, as a run's config.json is" if whole else "TOML"
+        kind = "JSON, as a run's config.json is" if of_json else "TOML"
         raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
+    whole = of_json and settings.keys() >= {section.partition(".")[0] for section in _SECTIONS}
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     with errors_of(path):
         if not whole and preset is not None:
@@ -106,6 +107,15 @@ def read_config_file(path: Path) -> ConfigFile:
         # Storage belongs to one run.
         flat.pop("storage", None)
     return ConfigFile(path, flat, preset, whole)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, whose parser would take the last of several values; TOML refuses them."""
+    settings = dict(pairs)
+    for name in settings:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise ValueError(f"{name!r} is there more than once")
+    return settings
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
@@ -156,12 +166,17 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
     if origin is Annotated:
         return kinds[1](value) if callable(kinds[1]) else read_value(name, kinds[0], value)
     if origin is tuple and isinstance(value, list | tuple):
+        if [*value] == [NONE]:
+            return ()
+        if kinds[0] in (int, float) and (joined := [x for x in value if isinstance(x, str) and "," in x]):
+            raise setting_error(name, joined[0], "must be numbers with spaces between them, like 64 64")
         return tuple(read_value(name, kinds[0], element) for element in value)
     plain = _plain(value)
     if isinstance(plain, str):
         if plain == NONE and NoneType in kinds:
             return None
-        if not {int, float}.isdisjoint({kind, *kinds}):
+        # 10m would be ten million seconds.
+        if not {int, float}.isdisjoint({kind, *kinds}) and not name.endswith("_seconds"):
             plain = _count(plain)
     try:
         # Text stays text in the options of an environment.

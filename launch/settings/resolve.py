@@ -280,6 +280,9 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         other = RunFolder(start_from)
         preset, config = other.outputs.name, replace(other.read_config("start_from"), storage=None)
     elif file is not None and file.whole:
+        if request.preset is not None:
+            problem = f"has all settings of a run, and those of the preset {request.preset}, too; leave one out"
+            raise setting_error("config", file.path, problem)
         with errors_of(file.path):
             config = with_settings(RunConfig(), file.settings)
         check_imports(config.environment, "config", str(file.path))

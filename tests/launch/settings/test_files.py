@@ -84,6 +84,19 @@ def test_what_config_prints_reads_back_equal(preset: str, capsys: pytest.Capture
     assert with_settings(RunConfig(), read_config_file(Path("config.json")).settings) == PRESETS[preset].config
 
 
+@pytest.mark.usefixtures("working_folder")
+def test_a_json_file_of_a_few_settings_changes_the_preset(refused: Callable[[str], str]) -> None:
+    Path("mine.json").write_text('{"optimizer": {"learning_rate": 0.25}}')
+    config = resolve_request(TrainRequest("cartpole", config=Path("mine.json"))).config
+    assert config == with_settings(PRESETS["cartpole"].config, {"optimizer.learning_rate": 0.25})
+    Path("twice.json").write_text('{"optimizer": {"learning_rate": 0.25, "learning_rate": 0.5}}')
+    assert "'learning_rate' is there more than once" in refused("train cartpole --config twice.json")
+    assert main(["config", "pong", "--json", "whole.json"]) == 0
+    assert "has all settings of a run, and those of the preset cartpole" in refused(
+        "train cartpole --config whole.json"
+    )
+
+
 LOUD = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv

@@ -50,7 +50,9 @@ def typed(line: str) -> dict[str, Any]:
 )
 def test_counts_may_be_written_short(text: str, count: int) -> None:
     for join in (" ", "="):
-        line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{text} 32"
+        # Of several numbers a comma would be taken to be between two.
+        several = text.replace(",", "")
+        line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{several} 32"
         assert own(line) == Arguments(steps=count, limit=count, sizes=(count, 32))
         assert typed(f"--total-frames{join}{text}") == typed(f"--frames{join}{text}") == {"total_frames": count}
 
@@ -65,6 +67,9 @@ def test_what_is_no_count_is_refused(text: str) -> None:
     ("line", "message"),
     [
         ("--mark soon", "--mark soon: must be a number, like 0.001, 1e-3 or 2M"),
+        ("--mark 0,001", "--mark 0,001: must be a number"),
+        ("--sizes 64,64", "--sizes 64,64: must be numbers with spaces between them, like 64 64"),
+        ("--checkpoint.every-seconds 5m", "--checkpoint.every-seconds 5m: must be a number"),
         ("--environment.no-greyscale=yes", "--environment.greyscale yes: must be True or False"),
         ("--steps", "--steps: its value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
@@ -91,6 +96,7 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
         ("--mark -1e-3", Arguments(mark=-0.001)),
         ("--mark=10k", Arguments(mark=10_000.0)),
         ("--mark None", Arguments()),
+        ("--sizes None", Arguments(sizes=())),
         # Operands stand before, between and after options.
         ("x --steps 3 y --fast z", Arguments(words=("x", "y", "z"), steps=3, fast=True)),
         # The last of several counts.
