@@ -300,7 +300,9 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             if first is not None:
                 say("starts from:  {run}: {weights}, of {agent_steps:,} agent steps".format(**first.origin))
             crowded = budget.warning() if config.executor == "ray" else None
-            for warning in (crowded, annealing_warning(config)):
+            # Of a new run they are divided.
+            crowding = config.actor.crowding(budget.actors) if run.resume else None
+            for warning in (crowded, crowding, annealing_warning(config)):
                 say(warning and f"warning: {warning}")
             yield
         except BaseException as error:

@@ -14,7 +14,7 @@ from launch.files import write_json
 from launch.output import duration, mean_return, number, plain_table, print_line, quoted, wide_console
 from launch.run.folder import RunFolder
 from launch.run.lock import holder_of
-from launch.run.lookup import RunPath, run_folders
+from launch.run.lookup import RunPath, run_folders, trust_option
 from launch.run.summary import RunStatus, run_status
 from launch.settings.parse import Operand
 from shared.errors import ConfigurationError, setting_error
@@ -80,9 +80,11 @@ def stop(arguments: StopArguments) -> None:
     print_line(console, f"asked process {holder.pid} to finish and save; asked again, it ends at once")
     while holder_of(folder) == holder:
         time.sleep(_LOCK_POLL_SECONDS)
-    resumable = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}"
-    untrained = f"ended before it trained: {folder} has nothing to continue from"
-    print_line(console, resumable if RunFolder(folder).settings_file.is_file() else untrained)
+    line = f"ended before it trained: {folder} has nothing to continue from"
+    if (run := RunFolder(folder)).settings_file.is_file():
+        trust = trust_option(run.read_settings("run"))
+        line = f"ended: {folder}; to continue it: tributary train --resume {quoted(folder)}{trust}"
+    print_line(console, line)
 
 
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:

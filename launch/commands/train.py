@@ -54,6 +54,9 @@ def train_line(arguments: TrainArguments) -> int:
         for name, value in (("resume", arguments.resume), ("seed", seed), ("storage", storage)):
             if value is not None:
                 raise setting_error(name, value, "is of one run, and --seeds trains several")
+        first, parent = resolved.start_from, arguments.run_dir
+        if first is not None and parent is not None and first.absolute().is_relative_to(parent.absolute()):
+            raise setting_error("start_from", arguments.start_from, "is one of these seeds; name the run itself")
         # Resolved once for all seeds: after the first one, latest would name its run.
         arguments = replace(arguments, start_from=str(resolved.start_from) if resolved.start_from else None)
     folder = resolved.resume or arguments.run_dir
@@ -90,9 +93,9 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             summary = read_object(RunFolder(folder).summary)
             # One of another status is of an earlier session: nothing was left to write this one's.
             if summary.get("status") == "failed":
-                write_json(arguments.json, summary)
+                write_json(arguments.json, {**summary, "run": str(folder.absolute()), **provenance()})
             return EXIT_FAILED
-    write_json(arguments.json, result.summary)
+    write_json(arguments.json, {**result.summary, "run": str(folder.absolute()), **provenance()})
     return _exit_code(result)
 
 
@@ -129,13 +132,16 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break
-    summaries = {seed: read_object(path / "summary.json") for seed, path in paths.items()}
-    write_json(arguments.json, {"seeds": {str(seed): summary for seed, summary in summaries.items()}, **provenance()})
+    summaries = {
+        str(seed): {**read_object(path / "summary.json"), "run": str(path.absolute())} for seed, path in paths.items()
+    }
+    write_json(arguments.json, {"seeds": summaries, **provenance()})
     if runs := [run_status(path) for path in paths.values() if RunFolder(path).settings_file.is_file()]:
         console.print(runs_table(runs, folder, console), highlight=False)
     print_line(console, f"curves:  tributary plot {quoted(folder)}")
     if code != EXIT_DONE:
-        print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}")
+        named = " in place of --name" if arguments.name else ""
+        print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}{named}")
     return code
 
 

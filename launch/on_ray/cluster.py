@@ -158,7 +158,8 @@ def check_address(address: str) -> None:
 
 def _no_cluster(address: str, error: Exception) -> ConfigurationError:
     token = "where its head has a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or ~/.ray/auth_token are needed here"
-    return setting_error("address", address, f"no Ray cluster answers there: {one_line(error)}; {token}")
+    problem = f"no Ray cluster answers there: {one_line(error)}; {token}; --address local needs no cluster"
+    return setting_error("address", address, problem)
 
 
 def cluster_nodes() -> list[Node]:

@@ -16,8 +16,8 @@ from shared.errors import ConfigurationError, setting_error
 
 LATEST = "latest"
 _RUNS = Path("runs")
-# Runs, runs of --seeds, and runs of --seeds in a folder of their own, such as runs/study/cartpole.
-_PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
+# Runs; runs of --seeds, and trials; and runs of --seeds in a folder of their own, such as runs/study/cartpole.
+_PATTERNS = ("*", "*/*", "*/*/seed-*")
 
 
 def run_folders(runs: Path) -> list[Path]:

@@ -73,9 +73,10 @@ def test_seeds_go_on_after_an_interrupt(tmp_path: Path, monkeypatch, capsys: pyt
     assert main(again_line) == 0
     again = json.loads(file.read_text())
     assert again.keys() >= {"command", "hardware", "versions"}
+    assert [seed["run"] for seed in again["seeds"].values()] == [str(folder / f"seed-{seed}") for seed in (1, 2)]
     for seed in (1, 2):
         assert json.loads((folder / f"seed-{seed}" / "config.json").read_text())["seed"] == seed
-        assert again["seeds"][str(seed)] == account_of(folder / f"seed-{seed}")
+        assert again["seeds"][str(seed)].items() >= account_of(folder / f"seed-{seed}").items()
         assert again["seeds"][str(seed)]["status"] == "frames_reached"
         assert again["seeds"][str(seed)]["frames"] >= frames
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
@@ -131,11 +132,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def test_all_seeds_start_from_the_run_that_was_the_latest(working_folder: Path, calls: list[dict[str, Any]]) -> None:
+def test_all_seeds_start_from_the_run_that_was_the_latest(
+    working_folder: Path, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture
+) -> None:
     run_of(9, Path("runs/before"), PRESETS["cartpole"].config)
     assert main(["train", "cartpole", "--seeds", "1,2", "--start-from", "latest"]) == 0
     latest = working_folder / "runs" / "before" / "seed-9"
     assert [call["start_from"].resolve() for call in calls] == [latest] * 2
+    # The latest run is one of the seeds by now.
+    line = "train cartpole --seeds 1,2 --start-from latest --run-dir runs"
+    assert main(line.split()) == 2
+    assert "is one of these seeds" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("working_folder")
