@@ -225,7 +225,12 @@ class Training:
             ConfigurationError: it could not start.
         """
         threading.Thread(target=self.follow, daemon=True).start()
-        self._started.wait()
+        try:
+            self._started.wait()
+        except BaseException:
+            # Of an interrupt: the caller has nothing to stop it by.
+            self.stop()
+            raise
         if isinstance(self._error, ConfigurationError):
             raise self._error
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_a_run_is_started_shown_and_stopped(make: Make, tmp_path: Path, capsys: 
     assert under_way.wait(_DEADLINE_SECONDS).path == tmp_path / "run"
     assert not under_way.running
     assert capsys.readouterr().out.startswith("run folder:   here\nstarting 1 actor")
+
+
+def test_an_interrupt_of_a_start_leaves_no_run_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a cell of a notebook, which has no name for the training yet."""
+    under_way, started = make(Run()), threading.Event()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(under_way, "_started", SimpleNamespace(wait=interrupt, set=started.set))
+    with pytest.raises(KeyboardInterrupt):
+        under_way.start()
+    assert under_way.wait(_DEADLINE_SECONDS).path.is_dir()
 
 
 def test_a_stop_before_training_is_no_interrupt_that_nobody_typed(make: Make) -> None:
