@@ -62,7 +62,8 @@ class ExportArguments(WeightsArguments):
     outputs."""
 
     output: Path | None = None
-    """New folder to write. Default: export-update-N in the run folder, or in runs/zoo-NAME, which is replaced."""
+    """New folder to write. Default: export-update-N, or export-onnx-update-N, in the run folder or in runs/zoo-NAME,
+    which is replaced."""
     format: Literal["keras", "onnx"] = "keras"
     """keras: model.keras and saved_model. onnx: model.onnx, which needs the extra onnx."""
     json: Path | None = None
@@ -79,7 +80,7 @@ def export(arguments: ExportArguments) -> None:
     folder = RunFolder(arguments.run)
     config, spec = run_to_play(folder)
     policy, snapshot, source = load_policy(folder, config, spec, arguments.weights)
-    output = arguments.output or folder.output(f"export-update-{snapshot.version}")
+    output = arguments.output or folder.output(f"export-{'onnx-' * onnx}update-{snapshot.version}")
     model = policy.network.as_keras()
     inputs = dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
     tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
