@@ -22,7 +22,7 @@ from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Executor, Failed, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
-from launch.run.folder import RunFolder, agent_steps_learned
+from launch.run.folder import RunFolder, agent_steps_learned, read_object
 from launch.run.metrics import Messages, Metrics, Timer
 from launch.run.returns import TrainingReturns
 from launch.run.stopping import Evaluations, Status, TrainingPoint, reason_to_stop
@@ -79,6 +79,7 @@ class TrainingSession:
             initial = policy.initial_parameters()
         self.learner = Learner(config, policy.layout, initial, observed=observed)
         account, returns = self.learner.account, TrainingReturns(config.actor.environments)
+        returns.untrained = read_object(self.folder.manifest).get("started_from", {}).get("untrained_mean_return")
         self.evaluations = Evaluations(config, returns, self.log)
         self._checkpoints = Checkpoints(
             self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
@@ -222,6 +223,9 @@ class TrainingSession:
                 self._metrics.drains = True
                 if self._coordinator.evaluates and not self._interrupted:
                     self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
+        elif self._status in ("frames_reached", "time_reached") and self.evaluations.confirmed is not None:
+            # By the confirmation that the run has waited for.
+            self._status = "return_reached"
         if self._interrupted and (lost := self._coordinator.give_up_evaluation()) is not None:
             self.evaluations.lose(lost, self._point())
 

@@ -98,7 +98,7 @@ def predicted_verdict(
 
     Of N episodes n have been played, with mean m and standard deviation s. The mean of all N is then about normal, with
     mean m and standard deviation s √((N − n) / (N n)): zero when all are played. This is a group-sequential test by
-    conditional power (Lan, Simon and Halperin 1982), with a look after each whole wave from 20 episodes on:
+    predictive power (Spiegelhalter, Freedman and Blackburn 1986), with a look after each wave from 20 episodes on:
 
         missed   if the mean of all reaches the target with a probability of 10 % at most
         reached  if it does with one of 99 %, where m and s have one more episode with the return of untrained play

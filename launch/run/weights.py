@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.files import replacement
-from launch.run.folder import RunFolder, agent_steps_learned
+from launch.run.folder import RunFolder, agent_steps_learned, read_object
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
@@ -122,6 +122,9 @@ def weights_to_start_from(config: RunConfig, spec: "EnvironmentSpec", other: Run
     layout = Policy(config, spec).layout
     snapshot, source = load_weights(other, "auto", layout)
     origin = {"run": other.name, "weights": source, "agent_steps": agent_steps_learned(other)}
+    if before.environment.id == config.environment.id:
+        # This run's first returns are those of trained play.
+        origin["untrained_mean_return"] = read_object(other.summary).get("untrained_mean_return")
     return FirstWeights(origin, snapshot, layout, spec)
 
 

@@ -321,6 +321,16 @@ def test_a_confirmed_crossing_stops_a_run(cartpole: RunConfig, tmp_path: Path, m
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
+def test_a_confirmation_that_a_limit_waits_for_is_the_end(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = session(cartpole, tmp_path)
+    run._status = "frames_reached"
+    run._stop_if_due()
+    assert run._status == "frames_reached"
+    run.evaluations.confirmed = {"update": 3}
+    run._stop_if_due()
+    assert run._status == "return_reached"
+
+
 def test_a_failed_confirmation_does_not_become_the_best(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
     """Compared with returns of training it would be so until one is higher."""
     savez, measures = np.savez, set[str]()

@@ -174,8 +174,11 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     # What belongs to a run is not taken over.
     storage = f"file://{working_folder}/copy"
     other.write_config(replace(other.read_config(), storage=storage))
+    # What untrained play is does not change with the weights.
+    other.summary.write_text(json.dumps(json.loads(other.summary.read_text()) | {"untrained_mean_return": 12.5}))
     assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0
     assert {entry.name for entry in working_folder.iterdir()} == {"other", "new"}
+    assert json.loads(new.summary.read_text())["untrained_mean_return"] == 12.5
     # All that was played before counts: also by the run after the next, and of a run that was killed.
     steps = [json.loads(folder.summary.read_text())["agent_steps_sampled"] for folder in (agent, other, new)]
     new.summary.write_text(json.dumps({"agent_steps_sampled": 1}))
