@@ -152,11 +152,13 @@ class EpisodeFingerprints:
 
     A fingerprint covers the first observation, all actions and all rewards. An emulator without sticky actions has one
     course for each start and sequence of actions: greedy play from few starts repeats a few games, and a score over any
-    number of episodes rests on those few.
+    number of episodes rests on those few. The upper half of a number is of the start and the actions alone: see
+    `launch.loop.evaluation.distinct`.
     """
 
     def __init__(self, observations: npt.NDArray[np.generic]) -> None:
-        self._courses = [hashlib.blake2b(observation.tobytes()) for observation in observations]
+        self._choices = [hashlib.blake2b(observation.tobytes()) for observation in observations]
+        self._courses = [choices.copy() for choices in self._choices]
 
     def step(
         self,
@@ -171,10 +173,13 @@ class EpisodeFingerprints:
         """
         for i, course in enumerate(self._courses):
             if resets[i]:
-                self._courses[i] = hashlib.blake2b(observations[i].tobytes())
+                self._choices[i] = hashlib.blake2b(observations[i].tobytes())
+                self._courses[i] = self._choices[i].copy()
             else:
+                self._choices[i].update(actions[i].tobytes())
                 course.update(actions[i].tobytes() + rewards[i].tobytes())
 
     def number(self, environment: int) -> int:
         """The number of the episode that has just ended in `environment`, int64."""
-        return int.from_bytes(self._courses[environment].digest()[:8], signed=True)
+        halves = (of[environment].digest()[:4] for of in (self._choices, self._courses))
+        return int.from_bytes(b"".join(halves), signed=True)

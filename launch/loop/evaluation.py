@@ -137,6 +137,16 @@ class SharedEvaluation(EvaluationShares):
 # ---- Figures
 
 
+def distinct(games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers of games int64 [E], or one for each episode where an environment has chance.
+
+    It has if the same start and actions, the upper half of a number, led to another course: then equal courses are no
+    repetitions, but have the information of so many draws.
+    """
+    repeated = len(np.unique(games >> 32)) == len(np.unique(games))
+    return games if repeated else np.arange(len(games))
+
+
 def return_figures(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64]) -> dict[str, Any]:
     """Figures of the returns float64 [E] of whole episodes, by their keys in files; NaN where one is not finite.
 
@@ -146,7 +156,7 @@ def return_figures(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64
     """
     # No difference of infinities.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    _, first, times_played = np.unique(distinct(games), return_index=True, return_counts=True)
     count, error = len(first), None
     if count > 1:
         weights = times_played / np.sum(times_played)

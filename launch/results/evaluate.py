@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launch.files import finite, write_json
-from launch.loop.evaluation import return_figures
+from launch.loop.evaluation import distinct, return_figures
 from launch.machine import usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, counted, number, print_line
 from launch.provenance import hardware_line, provenance
@@ -290,7 +290,7 @@ def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.i
     A game that was played several times is resampled as one, with that weight. None for one game, and where a return
     is not finite.
     """
-    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    _, first, times_played = np.unique(distinct(games), return_index=True, return_counts=True)
     if len(first) < 2 or not np.isfinite(returns).all():
         return None
     samples = np.random.default_rng(0).choice(len(first), (_RESAMPLES, len(first)))

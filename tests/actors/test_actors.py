@@ -14,6 +14,7 @@ from actors.evaluator import EpisodeFingerprints, Evaluator
 from actors.gradient import Gradients
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
+from launch.loop.evaluation import distinct
 from shared.config import (
     ActorConfig,
     EnvironmentConfig,
@@ -350,7 +351,11 @@ def test_games_that_differ_by_a_reward_are_two() -> None:
     observations, actions = np.zeros((2, 1)), np.zeros(2, np.int32)
     fingerprints = EpisodeFingerprints(observations)
     fingerprints.step(actions, np.array([0.0, 1.0], np.float32), observations, np.zeros(2, bool))
-    assert fingerprints.number(0) != fingerprints.number(1)
+    numbers = np.array([fingerprints.number(0), fingerprints.number(1)])
+    assert numbers[0] != numbers[1]
+    # The same start and action: such an environment has chance, and nothing in it is a repetition.
+    np.testing.assert_array_equal(distinct(numbers[[0, 1, 0]]), [0, 1, 2])
+    assert len(set(distinct(numbers[[0, 0]]))) == 1
 
 
 def test_the_calls_of_a_share_play_each_of_its_episodes_once(cartpole: RunConfig) -> None:

@@ -40,7 +40,9 @@ from shared.types import EvaluationPart, WeightSnapshot
 def summary_of(returns: Sequence[float], games: Sequence[int], game: str = "CartPole-v1") -> dict[str, Any]:
     """The summary of episodes that are ten times as long as their returns."""
     values = np.array(returns, np.float64)
-    return score_summary(values, np.nan_to_num(10 * values, posinf=0, neginf=0).astype(int), game, np.array(games))
+    return score_summary(
+        values, np.nan_to_num(10 * values, posinf=0, neginf=0).astype(int), game, np.array(games) << 32
+    )
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ CROSSED = [19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2
 )  # fmt: skip
 def test_an_evaluation_in_numbers_and_in_words(returns: list, games: Any, untrained: Any, line: str | None) -> None:
     episodes = EpisodeStats(np.array(returns), np.ones(len(returns), np.int64))
-    entry = evaluation_entry(result(3, 0.0)._replace(episodes=episodes, games=np.array(games)), untrained)
+    entry = evaluation_entry(result(3, 0.0)._replace(episodes=episodes, games=np.array(games) << 32), untrained)
     if line is None:
         figures = ("mean_return", "median_return", "collapsed_episodes", "standard_error")
         assert [entry[name] for name in figures] == [None] * 4
