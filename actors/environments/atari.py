@@ -43,8 +43,8 @@ class AtariAdapter(Adapter):
 
     def _playable_spec(self) -> gymnasium.envs.registration.EnvSpec:
         spec = gymnasium.spec(self._config.registered_id)
-        for name in ("mode", "difficulty", "continuous"):
-            if spec.kwargs.get(name):
+        for name, played in (("mode", None), ("difficulty", None), ("continuous", None), ("obs_type", "rgb")):
+            if spec.kwargs.get(name) and spec.kwargs[name] not in (played, "grayscale"):
                 option = f"{name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
                 problem = f"is registered with {option}; register it without"
                 raise setting_error("environment.id", self._config.id, problem)
@@ -64,6 +64,13 @@ class AtariAdapter(Adapter):
             if registered not in (None, value):
                 problem = f"{config.id} is registered with {name} {registered}; set it to {registered}"
                 raise setting_error(f"environment.{setting}", value, problem)
+        # Gymnasium would apply them, and ale-py's vector environment does not.
+        if not is_ale_id and (spec.max_episode_steps or spec.additional_wrappers):
+            name, advice = "wrappers", ""
+            if spec.max_episode_steps:
+                name, advice = "max_episode_steps", ", and set --environment.max-episode-frames"
+            problem = f"is registered with {name}; register it without{advice}"
+            raise setting_error("environment.id", config.id, problem)
         for name, only, problem in (
             ("greyscale", True, "Atari is seen in grey"),
             ("action_mask", None, "Atari games have no masks"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from actors.environments import AtariAdapter, VectorEnvironment, adapter_of, environment_spec
 from actors.environments.atari import channels_last
@@ -63,7 +63,7 @@ def test_the_spec_of_a_game() -> None:
     assert third.frames_per_agent_step == adapter_of(skipping).score_protocol(third)["frames_per_agent_step"] == 3
 
 
-@pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True)])
+@pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True), ("obs_type", "ram")])
 @pytest.mark.parametrize("make", [environment_spec, lambda config: VectorEnvironment(config, 1)])
 def test_a_registered_variant_of_a_game_is_refused(make: Callable, rule: str, value: object, monkeypatch) -> None:
     rules = {"game": "breakout", "frameskip": 1, "repeat_action_probability": 0.0, rule: value}
@@ -71,6 +71,27 @@ def test_a_registered_variant_of_a_game_is_refused(make: Callable, rule: str, va
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     with pytest.raises(ConfigurationError, match=f"is registered with {rule} {value}, .* register it without"):
         make(EnvironmentConfig(id=spec.id))
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (
+            {"max_episode_steps": 50},
+            "max_episode_steps; register it without, and set --env",
+        ),
+        (
+            {"additional_wrappers": (WrapperSpec("Clip", "theirs:Clip", {}),)},
+            "wrappers; register it without$",
+        ),
+    ],
+)
+def test_what_gymnasium_would_add_to_a_game_is_refused(more: dict, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"game": "pong", "frameskip": 1, "repeat_action_probability": 0.0}
+    spec = EnvSpec("Short/Pong-v0", "ale_py.env:AtariEnv", kwargs=rules, **more)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    with pytest.raises(ConfigurationError, match=f"^--environment.id {spec.id}: is registered with {line}"):
+        environment_spec(EnvironmentConfig(id=spec.id))
 
 
 def test_pong_resets_in_the_step_after_the_end() -> None:
