@@ -124,7 +124,7 @@ class EnvironmentConfig:
     """Atari: exclusive bound of the uniform number of no-ops that start an episode. FIRE on reset replaces one no-op:
     with 30 an episode starts with 1 to 29 frames, 1 twice as likely as each other number."""
     fire_on_reset: Annotated[bool, _ATARI] = True
-    """Atari: press FIRE after a reset in games that wait for it."""
+    """Atari: press FIRE after a reset in games whose actions have it."""
     terminal_on_life_loss: Annotated[bool, _ATARI] = False
     """Atari: training treats a lost life as terminal. The episode and its return go on."""
     full_action_space: Annotated[bool, _ATARI] = False

@@ -88,7 +88,8 @@ class ExplorationConfig:
     initial_log_std: Annotated[
         float, Range(-20, 2), _GAUSSIAN, For("exploration.noise", "independent", "state_dependent")
     ] = 0.0
-    """Gaussian policies: initial log σ, in units of half the range of an action."""
+    """Gaussian policies: initial log σ, in units of half the range of an action; state_dependent: of the weight of each
+    unit of the last hidden layer, whose norm times it is the σ of an action."""
 
 
 @dataclass(frozen=True)

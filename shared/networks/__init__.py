@@ -120,7 +120,10 @@ class Network(ABC):
 
 
 def orthogonal_seeds(seed: int) -> Iterator[int]:
-    """A seed for each layer: equal seeds would give layers of the same shape equal weights."""
+    """A seed for each layer: equal seeds would give layers of the same shape equal weights.
+
+    Runs of near seeds have some layers in common: `seed` + 1 to the number of layers.
+    """
     return itertools.count(seed + 1)
 
 
