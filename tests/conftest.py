@@ -21,6 +21,9 @@ prepare_tensorflow(gpu=False)
 _OF_TESTS = (Path(__file__).parent / "helpers", Path(__file__).parents[1] / "docs" / "examples")
 # Ray runs its workers at niceness 15: other load on the machine would delay the tests that wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# As continuous integration sets them: output that is compared would have colours.
+for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from operator import itemgetter
@@ -128,8 +129,15 @@ class RunReport:
 # ---- The page
 
 
+def _hardware(manifest: dict[str, Any]) -> str | None:
+    """The hardware of a run; None if its manifest is damaged."""
+    with suppress(LookupError, TypeError, ValueError):
+        return hardware_line(manifest)
+    return None
+
+
 def _page(runs: Sequence[RunReport]) -> str:
-    hardware = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
+    hardware = dict.fromkeys(filter(None, (_hardware(run.manifest) for run in runs)))
     groups = same_but_for_seed([run.metrics for run in runs])
     origin = provenance()
     return _filled(

@@ -274,20 +274,23 @@ def evaluated(actor: Actor, snapshot: WeightSnapshot, share: EvaluationShare) ->
     return parts[:-1]
 
 
+@pytest.mark.usefixtures("none_ahead")
 @pytest.mark.parametrize("more", [{}, {"fresh_gradients": True, "minibatches": 3}])
 def test_an_evaluation_in_between_changes_no_gradient(more: dict, cartpole: RunConfig) -> None:
     actor = replace(cartpole.actor, **more)
     config = replace(cartpole, actor=actor, evaluation=EvaluationConfig(episodes=6, environments=3))
     weights = first_weights(config)
     snapshot, other = WeightSnapshot(0, weights), WeightSnapshot(1, weights * np.float32(0.5))
-    plain, interrupted = make_actor(config), make_actor(config)
+    plain, interrupted, compared = make_actor(config), make_actor(config), 0
     for call in range(8):
         expected, found = plain.run(snapshot), interrupted.run(snapshot)
         assert isinstance(expected, type(found))
         if isinstance(expected, GradientReport):
             np.testing.assert_array_equal(found.gradient, expected.gradient)
             assert (found.agent_steps, found.rewards) == (expected.agent_steps, expected.rewards)
+            compared += 1
         interrupted.evaluate(other, None, SHARE._replace(number=call // 3))
+    assert compared >= 6
 
 
 @pytest.mark.parametrize("method", ["actor_critic", "sarsa"])

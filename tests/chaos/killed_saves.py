@@ -65,6 +65,7 @@ def main(folder: Path, points: int, seed: int) -> int:
         os.close(write)
         # It saves from here on; a save takes some milliseconds.
         reported = os.read(read, 8)
+        assert len(reported) == 8, "it has ended by itself"
         # The moment of the kill, at random within a save.
         time.sleep(random_state.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)

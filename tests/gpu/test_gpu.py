@@ -56,9 +56,9 @@ def _gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
     subprocess.run(command, env=module_environment(), check=False)
     (node,) = json.loads(file.read_text())["nodes"]
     if node["gpu"] is None:
-        pytest.skip("this machine has no GPU; with TRIBUTARY_PRETENDED_GPUS=1 its CPU is taken for one")
+        pytest.fail("this machine has no GPU; with TRIBUTARY_PRETENDED_GPUS=1 its CPU is taken for one")
     for cause, advice in gpu_shortages(node["gpu"]):
-        pytest.skip(f"{cause}: {advice}")
+        pytest.fail(f"{cause}: {advice}")
 
 
 @pytest.mark.parametrize(("tf32", "spread", "tolerance"), [("0", 0.03, 1e-5), ("1", 0.0, 3e-3)])

@@ -1,6 +1,7 @@
 """The revision that each file names."""
 
 import hashlib
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -11,6 +12,9 @@ from launch.provenance import hardware, revision, source_digest
 
 
 def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a hook: the commands below would be about that repository.
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
     assert source_digest() != hashlib.sha256().hexdigest()[:12]
     monkeypatch.setattr("launch.provenance._ROOT", tmp_path)
     assert revision.__wrapped__() == source_digest()
@@ -22,7 +26,8 @@ def test_the_revision_is_the_commit_or_a_digest_of_the_sources(tmp_path: Path, m
     # A checkout that git cannot read, which it says on stderr.
     (tmp_path / ".git").mkdir()
     assert revision.__wrapped__() == source_digest()
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    own = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "core.hooksPath=/dev/null")
+    git = ["git", "-C", str(tmp_path), *(word for setting in own for word in ("-c", setting))]
     (tmp_path / "file").touch()
     for command in (["init"], ["add", "file"], ["commit", "-m", "first"]):
         subprocess.run([*git, *command], check=True, capture_output=True)

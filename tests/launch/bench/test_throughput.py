@@ -79,10 +79,10 @@ def test_an_interrupt_ends_the_measurement_at_once() -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, cwd=ROOT
     ) as bench:
-        assert "actors and the learner" in bench.stdout.readline()
+        assert "and the learner" in bench.stdout.readline()
         # As a terminal does: to all processes of the group.
         os.killpg(bench.pid, signal.SIGINT)
-        assert bench.wait(60) == 130
+        assert bench.wait(240) == 130
         assert bench.stderr.read() == ""
 
 

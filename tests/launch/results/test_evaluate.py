@@ -281,6 +281,9 @@ def test_damaged_manifests_and_summaries_leave_a_report_possible(run: Path) -> N
     for _ in damages(run, "manifest.json", "summary.json"):
         reported = RunReport(run).figures()
         assert reported | of_summary == figures | of_summary
+    (run / "manifest.json").write_text('{"hardware": {"cpu": "a"}}')
+    assert main(["report", str(run), "--output", str(run / "page.html")]) == 0
+    assert "unknown hardware" in (run / "page.html").read_text()
     (run / "metrics.jsonl").write_text("")
     with pytest.raises(ConfigurationError, match="has no metrics yet"):
         RunReport(run)
