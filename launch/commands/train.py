@@ -24,7 +24,8 @@ from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
 from launch.run.modules import imports_permitted
 from launch.run.summary import run_status
-from launch.settings.check import check_changes
+from launch.settings.check import changes_of_resume, check_changes, may_change
+from launch.settings.files import by_full_name, option_name
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import Result, train
 from shared.errors import TrainingFailedError, setting_error
@@ -151,7 +152,14 @@ def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, 
     folder = RunFolder(path)
     folder.discard_without_checkpoint()
     if folder.has_checkpoint:
-        check_changes(run.config, folder.read_settings(), path)
+        before = folder.read_settings()
+        others = [name for name in changes_of_resume(run.config, before) if not may_change(name)]
+        by_preset = request.config is None and read_object(folder.manifest).get("preset") == run.preset
+        if others and by_preset and not by_full_name(settings).keys() & others:
+            line = f"preset {run.preset} has changed since seed {seed} began, which goes on with its own"
+            print_line(console, f"{line} {', '.join(map(option_name, others))}; seeds that begin have today's")
+        else:
+            check_changes(run.config, before, path)
         # The command names these, in a preset or a file.
         with imports_permitted(*run.config.environment.modules):
             run = resolve_request(TrainRequest(None, settings, resume=str(path)))

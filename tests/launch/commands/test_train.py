@@ -146,6 +146,21 @@ def test_all_seeds_start_from_the_run_that_was_the_latest(
 
 
 @pytest.mark.usefixtures("working_folder")
+def test_seeds_keep_what_their_preset_was(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture) -> None:
+    """After an upgrade with another preset of that name. What is typed is still checked."""
+    config = PRESETS["cartpole"].config
+    run_of(1, Path("study"), replace(config, network=replace(config.network, hidden_sizes=(32, 32))))
+    Path("study/seed-1/manifest.json").write_text('{"preset": "cartpole"}')
+    assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]) == 0
+    assert [call["resume"] for call in calls] == [True, False]
+    assert "seed 1 began, which goes on with its own --network.hidden-sizes; seeds that" in capsys.readouterr().out
+    line = "train cartpole --seeds 1,2 --run-dir study --network.hidden-sizes 64 64"
+    assert main(line.split()) == 2
+    assert "the run has (32, 32)" in capsys.readouterr().err
+    assert main(["train", "acrobot", "--seeds", "1,2", "--run-dir", "study"]) == 2
+
+
+@pytest.mark.usefixtures("working_folder")
 def test_seeds_go_on_with_the_modules_of_a_file(calls: list[dict[str, Any]]) -> None:
     """They are permitted as at the start, without --trust-imports."""
     Path("theirs.py").touch()
