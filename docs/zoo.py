@@ -71,8 +71,7 @@ def pack(
                 rounded = json.loads(to_json(rows[i]), parse_float=lambda n: float(f"{float(n):.{_DIGITS}g}"))
                 file.write(to_json(rounded) + "\n")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
-        # In another folder than the agents that ship, the weights are the run's.
-        of_command = f"{zoo.PREFIX}{name}" if into == zoo.FOLDER else os.path.relpath(folder)
+        of_command = f"{zoo.PREFIX}{name}" if into == zoo.FOLDER else shlex.quote(os.path.relpath(into / name))
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):
             write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)

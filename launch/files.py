@@ -12,6 +12,9 @@ from typing import Any, TextIO
 
 from shared.errors import setting_error
 
+# As many as Linux follows.
+_MOST_LINKS = 40
+
 
 def typed_path(text: str) -> Path:
     """A path as it was typed. A leading ~ is the home folder: a shell does not replace that of --run-dir=~/runs."""
@@ -45,7 +48,10 @@ def _is_stream(path: Path) -> bool:
 
 def _descriptor(path: Path) -> int | None:
     """The number of an open file that is named by a path like /dev/stdout, whatever file it is."""
-    while path.is_symlink():
+    # Links may lead to one another.
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            break
         folder = os.path.realpath(path.parent)
         if folder == f"/proc/{os.getpid()}/fd":
             return int(path.name)

@@ -56,7 +56,7 @@ def train_line(arguments: TrainArguments) -> int:
             if value is not None:
                 raise setting_error(name, value, "is of one run, and --seeds trains several")
         first, parent = resolved.start_from, arguments.run_dir
-        if first is not None and parent is not None and first.absolute().is_relative_to(parent.absolute()):
+        if first and parent and first.absolute() in [(parent / f"seed-{number}").absolute() for number in seeds]:
             raise setting_error("start_from", arguments.start_from, "is one of these seeds; name the run itself")
         # Resolved once for all seeds: after the first one, latest would name its run.
         arguments = replace(arguments, start_from=str(resolved.start_from) if resolved.start_from else None)
@@ -142,7 +142,8 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     print_line(console, f"curves:  tributary plot {quoted(folder)}")
     if code != EXIT_DONE:
         named = " in place of --name" if arguments.name else ""
-        print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}{named}")
+        start = f" and --start-from {quoted(arguments.start_from)}" if arguments.start_from else ""
+        print_line(console, f"go on:   the same command with --run-dir {quoted(folder)}{named}{start}")
     return code
 
 

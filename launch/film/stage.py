@@ -20,7 +20,7 @@ from shared.types import Float32Array
 
 Frame = npt.NDArray[np.uint8]
 
-_DEFAULT_FRAMES_PER_SECOND = 30
+_DEFAULT_FRAMES_PER_SECOND, _SLOWEST = 30, Fraction(1, 1_000)
 
 
 class PlayedStep(NamedTuple):
@@ -83,9 +83,9 @@ class RenderedStage:
             config = replace(config, vectorization="async")
         self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
-        frames_per_second = round(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
+        rate = Fraction(float(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)).limit_denominator(1_000)
         # Only the last of the frames of an action repeat is drawn.
-        self.frames_per_second = Fraction(frames_per_second, config.frame_skip)
+        self.frames_per_second = max(rate, _SLOWEST) / config.frame_skip
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
         return self._environment.reset(seed), self._frame()

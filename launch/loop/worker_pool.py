@@ -34,6 +34,8 @@ from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, Grad
 
 # Seconds between two checks for hung actors and for nodes that join, which costs a call to Ray's server.
 _CHECK_SECONDS = 1.0
+# A longer time between two checks is a pause of this process.
+_PAUSE_SECONDS = 10.0
 # Before another actor takes the place of a replacement that never reported: the cause may be lasting.
 _WAIT_SECONDS = 30.0
 # The first call traces graphs: twenty times as long would keep a hung actor for minutes.
@@ -165,7 +167,7 @@ class WorkerPool:
         now = self._clock()
         if (gap := now - self._checked) >= _CHECK_SECONDS:
             self._checked = now
-            if gap > self._supervision.hang_seconds:
+            if gap > max(self._supervision.hang_seconds, _PAUSE_SECONDS):
                 # This process was paused, and the actors may have been with it, as in a suspended job.
                 for watched in self._watched.values():
                     watched.since = None if watched.since is None else min(watched.since + gap, now)
@@ -173,7 +175,8 @@ class WorkerPool:
                 reason = watched.hangs(now, self._supervision)
                 # A report may wait to be taken in, as after a pause of this process for a checkpoint on a slow disk.
                 if reason is not None and not self._executor.has_completed(actor_id):
-                    yield self.on_failure(Failed(actor_id, reason, self._executor.has_lost_node(actor_id)))
+                    lost = self._executor.has_lost_node(actor_id)
+                    yield self.on_failure(Failed(actor_id, "its node does not respond" if lost else reason, lost))
             yield from self._follow_cluster()
         # A replacement of an actor that was just found to hang may be due at once.
         yield from self._replace_due(self._clock())

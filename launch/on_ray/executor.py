@@ -88,7 +88,7 @@ class RayExecutor(Executor):
         # that it went through.
         self._calls: dict[int, ray.ObjectRef | LocalConnection] = {}
         # Calls in flight whose process died on a node that responded, with the error and the time to ask it again.
-        self._died: dict[int, tuple[RayActorError, float]] = {}
+        self._died: dict[int, tuple[RayError, float]] = {}
         # Actors whose calls have ended, in the order of their ends as far as that is known. All that have ended are
         # taken at once: a wait costs as much as a report, and no actor is passed over for long.
         self._ended: deque[int] = deque()
@@ -279,7 +279,7 @@ def failure_reason(error: RayError) -> str:
     if isinstance(error, OutOfMemoryError):
         return OUT_OF_MEMORY
     if isinstance(error, ActorUnschedulableError):
-        return "its node was lost before it began"
+        return "its process could not be placed on its node"
     if not isinstance(error, RayActorError):
         return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.

@@ -97,7 +97,9 @@ def read_config_file(path: Path) -> ConfigFile:
         raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
-    whole = of_json and settings.keys() >= {section.partition(".")[0] for section in _SECTIONS}
+    # One of an older version may lack a group.
+    groups = {section.partition(".")[0] for section in _SECTIONS}
+    whole = of_json and len(groups & settings.keys()) > len(groups) / 2
     preset = path.resolve().parent.name if whole else settings.pop("preset", None)
     with errors_of(path):
         if not whole and preset is not None:
@@ -175,8 +177,9 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
     if isinstance(plain, str):
         if plain == NONE and NoneType in kinds:
             return None
-        # 10m would be ten million seconds.
-        if not {int, float}.isdisjoint({kind, *kinds}) and not name.endswith("_seconds"):
+        if not {int, float}.isdisjoint({kind, *kinds}):
+            if name.rpartition(".")[2].endswith("seconds") and plain[-1:].lower() in _POWERS:
+                raise setting_error(name, value, "must be a number of seconds, like 600: k and m are for counts")
             plain = _count(plain)
     try:
         # Text stays text in the options of an environment.

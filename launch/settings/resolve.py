@@ -56,8 +56,8 @@ class PresetArguments:
     preset: Operand[str | None] = None
     settings: Settings = field(default_factory=dict)
     config: Path | None = None
-    """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
-    settings take precedence."""
+    """File of settings: TOML or JSON with changes of a PRESET (tributary config prints one), or the config.json of a
+    run. Typed settings take precedence."""
     trust_imports: bool = False
     """With --config: import the modules that the file names, as in tributary train."""
 
@@ -104,7 +104,7 @@ class ResolvedRun(NamedTuple):
     Attributes:
         preset: the preset, or the name of the run, that the settings started from.
         preset_chosen: the preset follows from the environment, not from the user.
-        chosen_in_file: names of the settings that a TOML file changes, except to their defaults.
+        chosen_in_file: names of the settings that a file changes, except to their defaults.
         typed_name: the name that the user gives to the run.
     """
 
@@ -304,7 +304,9 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         edited = [name for name, of in values.items() if of(changed) != of(config)]
         # A file of `tributary config` for another preset has defaults without an effect here.
         choices = [name for name in edited if values[name](changed) != values[name](RunConfig())]
-        return run._replace(config=_without_derivation(changed, [*edited, *alone]), chosen_in_file=choices)
+        # In a file of its own preset a difference is an edit, also one to a default.
+        kept = edited if preset == file.preset else choices
+        return run._replace(config=_without_derivation(changed, [*kept, *alone]), chosen_in_file=choices)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:

@@ -90,6 +90,12 @@ def test_an_open_file_receives_the_file_where_it_stands(tmp_path: Path) -> None:
     os.close(writer)
 
 
+def test_a_link_that_leads_to_itself_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    write_json(tmp_path / "loop", {})
+    assert (tmp_path / "loop").read_text() == "{}\n"
+
+
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     write_json(tmp_path / "summary.json", {"mean": float("nan"), "row": (1.5, float("inf"), None), "by": {3: "a"}})
     values = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)

@@ -140,9 +140,12 @@ def test_all_seeds_start_from_the_run_that_was_the_latest(
     latest = working_folder / "runs" / "before" / "seed-9"
     assert [call["start_from"].resolve() for call in calls] == [latest] * 2
     # The latest run is one of the seeds by now.
-    line = "train cartpole --seeds 1,2 --start-from latest --run-dir runs"
-    assert main(line.split()) == 2
+    (folder,) = (working_folder / "runs").glob("cartpole-*")
+    line = "train cartpole --seeds 1,2 --start-from {} --run-dir"
+    assert main([*line.format("latest").split(), str(folder)]) == 2
     assert "is one of these seeds" in capsys.readouterr().err
+    # Another run in that folder is none of them.
+    assert main([*line.format(latest).split(), "runs/before"]) == 0
 
 
 @pytest.mark.usefixtures("working_folder")

@@ -166,7 +166,14 @@ def test_an_actor_that_hangs_on_a_silent_node_is_no_death(cartpole: RunConfig) -
     executor.lost_nodes, executor.wanted = {0}, 0
     executor.completions += [1.0] * 33
     found = [event for event in (next(events) for _ in range(33)) if event is not None]
-    assert [(event.actor_id, event.node_lost) for event in found] == [(0, True)]
+    assert found == [Failed(0, "its node does not respond", node_lost=True)]
+
+
+def test_actors_may_be_asked_for_within_seconds(cartpole: RunConfig) -> None:
+    """A gap between two checks of more than that is no pause."""
+    executor, events, *_ = begun(cartpole, actors=1, hang_seconds=1.0)
+    executor.completions += [1.1] * 30
+    assert next(filter(None, events)).reason.startswith("no report for ")
 
 
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:

@@ -69,7 +69,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("--mark soon", "--mark soon: must be a number, like 0.001, 1e-3 or 2M"),
         ("--mark 0,001", "--mark 0,001: must be a number"),
         ("--sizes 64,64", "--sizes 64,64: must be numbers with spaces between them, like 64 64"),
-        ("--checkpoint.every-seconds 5m", "--checkpoint.every-seconds 5m: must be a number"),
+        ("--checkpoint.every-seconds 5m", "--checkpoint.every-seconds 5m: must be a number of seconds, like 600"),
         ("--environment.no-greyscale=yes", "--environment.greyscale yes: must be True or False"),
         ("--steps", "--steps: its value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),

@@ -150,6 +150,9 @@ def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) 
     # A file of `tributary config` has what derives the edited setting, too.
     file.write_text('preset = "pong"\n[actor]\nepochs = 1\nepochs_of_many = 2\n')
     assert divided_among(resolve_request(TrainRequest(config=file)).config, 64).actor.epochs == 1
+    # For another preset it is no edit: what has no source there is as the file has it.
+    file.write_text('preset = "atari"\n[actor]\nenvironments = 32\ntotal_environments = 64\n')
+    assert resolve_request(TrainRequest("a3c", config=file)).config.actor.total_environments == 64
     file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
     with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
         resolve_request(TrainRequest(config=file))
