@@ -47,7 +47,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of an open file that is named by a path like /dev/stdout, whatever file it is."""
+    """The file descriptor that a path like /dev/stdout names; None for any other path."""
     # Links may lead to one another.
     for _ in range(_MOST_LINKS):
         if not path.is_symlink():

@@ -56,13 +56,14 @@ class Interrupts(StopRequest):
     SIGTERM and SIGHUP arrive several times: a job scheduler signals each process of a job, a closed terminal and its
     shell both send SIGHUP. SIGHUP stays ignored under nohup. SIGINT does not stay ignored in a process that a script
     started with `&`: `tributary stop` sends it.
+
+    Attributes:
+        concluding: no run trains any more, or will; what it has learned is saved.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._training = self._concluding = False
-        self.trained = False
-        """A run has honoured requests, and does no more: all is saved."""
+        self._training = self.concluding = False
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -86,11 +87,11 @@ class Interrupts(StopRequest):
         # A copy of the environment, which was looked at before, may have set handlers of its own.
         self._handle()
         before = signal.signal(signal.SIGINT, self._ask)
-        self._training, self._concluding = True, False
+        self._training, self.concluding = True, False
         try:
             yield
         finally:
-            self._training, self._concluding, self.trained = False, True, True
+            self._training, self.concluding = False, True
             signal.signal(signal.SIGINT, before)
 
     def _ask(self, _signal: int, _frame: object) -> None:
@@ -99,10 +100,10 @@ class Interrupts(StopRequest):
         self.requested = self.interrupted = True
 
     def _request_only(self, kind: int, _frame: object) -> None:
-        if self._concluding:
+        if self.concluding:
             return
         # Before training, too: an exception that is raised in a callback, as imports have them, is lost.
         self.request("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
         if not self._training:
-            self._concluding = True
+            self.concluding = True
             raise StoppedBeforeTrainingError

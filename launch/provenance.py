@@ -94,7 +94,7 @@ def hardware() -> dict[str, Any]:
 
 def _cpu() -> str:
     """The processor's name, with family and model: a virtual machine may name a whole line of processors."""
-    # Of the first core.
+    # The entry of the first core.
     lines, _, _ = _CPU_INFO.read_text(encoding="utf-8").partition("\n\n")
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines.splitlines())}
     # ARM has none of them.

@@ -300,7 +300,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             if first is not None:
                 say("starts from:  {run}: {weights}, of {agent_steps:,} agent steps".format(**first.origin))
             crowded = budget.warning() if config.executor == "ray" else None
-            # Of a new run they are divided.
+            # A new run divides its environments among its actors.
             crowding = config.actor.crowding(budget.actors) if run.resume else None
             for warning in (crowded, crowding, annealing_warning(config)):
                 say(warning and f"warning: {warning}")

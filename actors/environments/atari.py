@@ -43,9 +43,11 @@ class AtariAdapter(Adapter):
 
     def _playable_spec(self) -> gymnasium.envs.registration.EnvSpec:
         spec = gymnasium.spec(self._config.registered_id)
-        for name, played in (("mode", None), ("difficulty", None), ("continuous", None), ("obs_type", "rgb")):
-            if spec.kwargs.get(name) and spec.kwargs[name] not in (played, "grayscale"):
-                option = f"{name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
+        for name in ("mode", "difficulty", "continuous", "obs_type"):
+            value = spec.kwargs.get(name)
+            # Both kinds of images are seen in grey.
+            if value and value not in ("rgb", "grayscale"):
+                option = f"{name} {value}, which ale-py's vector environment cannot play"
                 problem = f"is registered with {option}; register it without"
                 raise setting_error("environment.id", self._config.id, problem)
         return spec

@@ -77,9 +77,10 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
                 result = train(resolved.config, folder, display.show, stop=interrupts, **resolved.options)
         except KeyboardInterrupt as error:
             line = "stopped before training began: there is nothing to save"
-            if interrupts.trained and not isinstance(error, StoppedBeforeTrainingError):
+            began = not isinstance(error, StoppedBeforeTrainingError)
+            if began and interrupts.concluding:
                 line = f"interrupted after training: all is saved in {folder.absolute()}"
-            if interrupts.interrupted and not isinstance(error, StoppedBeforeTrainingError):
+            if began and interrupts.interrupted:
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
             print_line(console, line)

@@ -80,9 +80,8 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         **provenance(),
     }
     if writer.frames:
-        length = (
-            f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {float(stage.frames_per_second):g} a second"
-        )
+        rate = float(stage.frames_per_second)
+        length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {rate:g} a second"
         print_line(console, f"{length}: {output}")
     write_json(arguments.json, result)
     return result

@@ -140,8 +140,8 @@ class SharedEvaluation(EvaluationShares):
 def distinct(games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The numbers of games int64 [E], or one for each episode where an environment has chance.
 
-    It has if the same start and actions, the upper half of a number, led to another course: then equal courses are no
-    repetitions, but have the information of so many draws.
+    An environment has chance if the same start and actions, the upper half of a number, led to another course. Equal
+    courses are then independent draws, and no repetitions of one game.
     """
     repeated = len(np.unique(games >> 32)) == len(np.unique(games))
     return games if repeated else np.arange(len(games))

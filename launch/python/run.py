@@ -228,7 +228,7 @@ class Training:
         try:
             self._started.wait()
         except BaseException:
-            # Of an interrupt: the caller has nothing to stop it by.
+            # An interrupt: the caller has no handle yet by which to stop the run.
             self.stop()
             raise
         if isinstance(self._error, ConfigurationError):

@@ -152,7 +152,7 @@ def test_storage_that_holds_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_ahead_is_kept(tmp_path: Path) -> None:
-    """Of a run that went on elsewhere from its copy: an older folder would remove its checkpoints."""
+    """The run went on elsewhere from its copy: a resume of its older folder would remove the later checkpoints."""
     run, url = RunFolder(tmp_path / "run"), f"file://{tmp_path}/copy"
     for place, update in (("run", 9), ("copy", 10)):
         (tmp_path / place / "checkpoints").mkdir(parents=True)

@@ -50,7 +50,7 @@ def typed(line: str) -> dict[str, Any]:
 )
 def test_counts_may_be_written_short(text: str, count: int) -> None:
     for join in (" ", "="):
-        # Of several numbers a comma would be taken to be between two.
+        # A setting of several numbers takes no commas.
         several = text.replace(",", "")
         line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{several} 32"
         assert own(line) == Arguments(steps=count, limit=count, sizes=(count, 32))
