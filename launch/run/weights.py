@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from zipfile import BadZipFile
 
 import numpy as np
@@ -30,7 +30,7 @@ _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.
 
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]
-_NAMES = ("auto", "best", "latest")
+_NAMES: tuple[str, ...] = get_args(get_args(WeightsName)[1])
 TRAINING = "training"
 """The measure of weights that were best by the mean return of training; others are by evaluations."""
 
