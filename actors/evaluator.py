@@ -125,7 +125,7 @@ class Evaluator:
             result = self._environments.step(actions)
             self._observations = result.observations
             self._fingerprints.step(actions, result.rewards, result.observations, resets)
-            self._returns += np.where(resets, np.float32(0), result.rewards)
+            self._returns += np.where(resets, 0.0, result.rewards)
             self._lengths += ~resets
             agent_steps += int((~resets).sum())
             self._resets_next = ended_now = result.terminated | result.truncated
@@ -163,21 +163,23 @@ class EpisodeFingerprints:
     def step(
         self,
         actions: npt.NDArray[np.generic],
-        rewards: npt.NDArray[np.float32],
+        rewards: npt.NDArray[np.float64],
         observations: npt.NDArray[np.generic],
         resets: npt.NDArray[np.bool_],
     ) -> None:
-        """Add a vector step: actions [B, …], rewards float32 [B], observations [B, …].
+        """Add a vector step: actions [B, …], rewards float64 [B], observations [B, …].
 
         Environments in `resets` bool [B] only reset in this step: their next episode starts with this observation.
         """
+        with np.errstate(over="ignore"):
+            shortened = rewards.astype(np.float32)
         for i, course in enumerate(self._courses):
             if resets[i]:
                 self._choices[i] = hashlib.blake2b(observations[i].tobytes())
                 self._courses[i] = self._choices[i].copy()
             else:
                 self._choices[i].update(actions[i].tobytes())
-                course.update(actions[i].tobytes() + rewards[i].tobytes())
+                course.update(actions[i].tobytes() + shortened[i].tobytes())
 
     def number(self, environment: int) -> int:
         """The number of the episode that has just ended in `environment`, int64."""

@@ -87,7 +87,9 @@ class RolloutBuilder:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
         unscaled = result.rewards
-        rewards = unscaled * np.float32(self._reward_scale)
+        # A return keeps the precision of its rewards: nine of -0.1 reach a target of -0.9.
+        with np.errstate(over="ignore"):
+            rewards = (unscaled * self._reward_scale).astype(np.float32)
         if not np.isfinite(rewards).all():
             rewards, unscaled = self._without_non_finite(rewards, unscaled, live)
         self._rewards[t] = rewards
@@ -99,12 +101,12 @@ class RolloutBuilder:
         self._t += 1
 
         counted = unscaled * live
-        self._reward_sum += float(counted.sum(dtype=np.float64))
+        self._reward_sum += float(counted.sum())
         self._episode_returns += counted
         self._episode_lengths += live
         ended = result.terminated | result.truncated
         if self._normalises_rewards:
-            scaled = unscaled.astype(np.float64) * self._reward_scale
+            scaled = unscaled * self._reward_scale
             self._discounted_return = self._discount * self._discounted_return + scaled
             self._discounted_returns[t] = self._discounted_return
             self._discounted_return[ended | ~live] = 0.0
@@ -118,16 +120,17 @@ class RolloutBuilder:
         self._note_observations(t + 1, result.non_finite)
 
     def _without_non_finite(
-        self, rewards: Float32Array, unscaled: Float32Array, live: npt.NDArray[np.bool_]
-    ) -> tuple[Float32Array, Float32Array]:
+        self, rewards: Float32Array, unscaled: npt.NDArray[np.float64], live: npt.NDArray[np.bool_]
+    ) -> tuple[Float32Array, npt.NDArray[np.float64]]:
         faults = ~np.isfinite(rewards)
         counted = faults & live
         if counted.any():
             first = np.flatnonzero(counted)[0]
             scaled = f" ({rewards[first]} as training sees it)" if np.isfinite(unscaled[first]) else ""
             self.non_finite = self.non_finite or f"reward {unscaled[first]}{scaled}"
-            self._episode_returns[counted] += unscaled[counted]
-        return np.where(faults, np.float32(0), rewards), np.where(faults, np.float32(0), unscaled)
+            with np.errstate(over="ignore"):
+                self._episode_returns[counted] += unscaled[counted].astype(np.float32)
+        return np.where(faults, np.float32(0), rewards), np.where(faults, 0.0, unscaled)
 
     def _note_observations(self, t: int, non_finite: NonFinite | None) -> None:
         if non_finite is not None:

@@ -68,7 +68,7 @@ def train_in_process(
                 pass_fds=[there.fileno()],
             )
         _send(here, (plain, folder.absolute(), options, words))
-        outcome = _follow(here, on_event, stop or StopRequest())
+        outcome = _follow(here, process, on_event, stop or StopRequest())
     code = process.wait()
     if isinstance(outcome, Result):
         return outcome
@@ -86,7 +86,9 @@ def _send(connection: Connection, message: Any) -> None:
         connection.send(message)
 
 
-def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Result | BaseException | None:
+def _follow(
+    connection: Connection, process: subprocess.Popen[bytes], on_event: OnEvent, stop: StopRequest
+) -> Result | BaseException | None:
     """Pass events and requests on until the child has ended. Returns its result or error, or the caller's error."""
     # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow `on_event`
     # would block the child.
@@ -95,6 +97,7 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
     outcome: Result | Exception | None = None
     error: BaseException | None = None
     at_once, sent = False, tuple[str | None, bool]((None, False))
+    ended = False
     while True:
         try:
             # The reason of a request to stop, whether at once, and numbers for the next row.
@@ -105,6 +108,10 @@ def _follow(connection: Connection, on_event: OnEvent, stop: StopRequest) -> Res
             try:
                 message = messages.get(timeout=_POLL_SECONDS)
             except queue.Empty:
+                # Without the end of the stream, which a process that an environment has forked may keep open.
+                if ended:
+                    return outcome if error is None else error
+                ended = process.poll() is not None
                 continue
             if message is None:
                 return outcome if error is None else error
@@ -134,10 +141,11 @@ def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result 
 
 def main(descriptor: str) -> int:
     """Train by the call that comes over a connection. Returns the exit code."""
+    # A process that an environment starts would keep it open.
+    os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
     # The command is that of the manifest.
     plain, folder, options, sys.argv = connection.recv()
-    config = msgspec.convert(plain, RunConfig)
     # A worker of Ray has it blocked, and its children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for kind in (signal.SIGINT, signal.SIGTERM):
@@ -146,7 +154,7 @@ def main(descriptor: str) -> int:
         threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
         send = partial(_send, connection)
         try:
-            send(train(config, folder, send, stop=interrupts, **options))
+            send(train(msgspec.convert(plain, RunConfig), folder, send, stop=interrupts, **options))
         except (ConfigurationError, TrainingFailedError) as error:
             send(error)
         except KeyboardInterrupt:

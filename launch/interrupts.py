@@ -43,6 +43,11 @@ class StoppedBeforeTrainingError(KeyboardInterrupt):
     """A run was stopped before its processes were ready: there is nothing to save."""
 
 
+class StoppedWithoutLearnerError(KeyboardInterrupt):
+    """A run was stopped after its learner's process had died, before another was ready: its last checkpoint is its
+    result."""
+
+
 class Interrupts(StopRequest):
     """A stop request set by signals. Use as a context, in the main thread: a command line runs within one, and a
     command that trains within another one.

@@ -20,6 +20,9 @@ _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: its child processes may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
 
+# Not empty in a program of the user that has imported TensorFlow: devices and threads stay as they are.
+_shared: list[bool] = []
+
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -34,6 +37,8 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
     Raises:
         ConfigurationError: Keras is imported already, with another backend.
     """
+    if _shared:
+        return
     ours = "tensorflow" not in sys.modules
     if ours:
         _keep_freed_memory()
@@ -90,6 +95,8 @@ def share_tensorflow() -> None:
         _import_tensorflow()
     if not imported:
         prepare_tensorflow(gpu=False)
+    elif not _shared:
+        _shared.append(True)
 
 
 def set_tensorflow_variables(network: NetworkConfig | None = None) -> None:

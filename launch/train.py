@@ -186,7 +186,6 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         # All of it is on one device: networks, gradients and updates.
         prepare_for("actor", config)
         from launch.loop.inline import InlineExecutor
-        from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import TrainingSession
 
         executor = partial(
@@ -207,7 +206,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             with run.stop.training():
                 _start(run, budget)
                 return _watch(run, session)
-        except (TrainingStoppedError, EnvironmentFailedError) as error:
+        except EnvironmentFailedError as error:
             raise TrainingFailedError(str(error)) from error
 
 

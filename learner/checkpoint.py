@@ -56,6 +56,9 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        # Of a process that was killed within a save.
+        for unfinished in folder.glob("update-*_temp"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         # Open as long as this object lives.
         self._opened = ExitStack()
         folder = self._opened.enter_context(_for_tensorflow(folder))

@@ -8,6 +8,7 @@ TensorFlow, so that settings can be checked without it.
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -84,15 +85,23 @@ def _place_of_class(kind: str, name: str, registered: object) -> tuple[str, str]
     return registered.__module__, registered.__name__
 
 
+PROGRAM = "__main__"
+"""Module of the classes of a script or a notebook, which no other process can import."""
+
 _Entry = TypeVar("_Entry", bound=Entry)
 
 
 def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None:
-    """Add an entry to a registry. The same entry may be added again, because its module may be imported again."""
+    """Add an entry to a registry. The same entry may be added again, because its module may be imported again.
+
+    A script that settings name as a module is imported after it ran as `__main__`: its entry replaces the first one.
+    """
     if not (isinstance(name, str) and name.strip()):
         raise TypeError(f"the name of {kind} is {name!r}, and must be text")
-    if table.setdefault(name, entry) != entry:
-        raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
+    present = table.get(name, entry)
+    if present != entry and present.module != PROGRAM:
+        raise ValueError(f"there is {kind} {name} already, in {present.module}: choose another name")
+    table[name] = entry
 
 
 def class_of(entry: Entry, base: type = object) -> Any:
@@ -195,10 +204,12 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
 _PACKAGES = ("actors", "launch", "learner", "shared")
 # Names of the modules that this process and those that it descends from are importing.
 _IMPORTING = "TRIBUTARY_IMPORTING"
+# A module is in `sys.modules` before its import has ended: another thread waits here until it has.
+_importing = threading.RLock()
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import each module once. The current directory is searched last.
+    """Import each module once. The current directory is searched last. Thread-safe.
 
     Raises:
         ConfigurationError: a module does not exist, or cannot be imported.
@@ -207,31 +218,39 @@ def import_modules(names: Iterable[str]) -> None:
         if name in _PACKAGES:
             problem = "is the name of a package of tributary-rl: rename the module"
             raise setting_error("environment.import", name, problem)
-        if name in sys.modules:
-            continue
-        importing = os.environ.get(_IMPORTING, "")
-        if name in importing.split():
-            problem = "starts a run of its own when it is imported, each of which imports it again"
-            raise setting_error("environment.import", name, f'{problem}: put that below `if __name__ == "__main__":`')
-        # Python puts the directory of the command there instead. Last, so that it shadows nothing.
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
-        os.environ[_IMPORTING] = f"{importing} {name}"
-        try:
-            # It may import TensorFlow.
-            with filtered_stderr():
-                importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            # A program without `if __name__ == "__main__"` may end with sys.exit().
-            problem = f"cannot be imported: {typed_line(error)}"
-            package = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
-            if package in _PACKAGES:
-                problem += f"; {package} is a package of tributary-rl: rename yours, if it has this name"
-            elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-                remedy = "install it, on every node, or go to the folder that it is in"
-                if name.endswith(".py"):
-                    remedy = f"a module is named without .py: {name[:-3]}"
-                problem = f"there is no such module: {remedy} (this is {os.getcwd()})"
-            raise setting_error("environment.import", name, problem) from error
-        finally:
-            os.environ[_IMPORTING] = importing
+        with _importing:
+            if name not in sys.modules:
+                _import(name)
+
+
+def _import(name: str) -> None:
+    importing = os.environ.get(_IMPORTING, "")
+    if name in importing.split():
+        problem = "starts a run of its own when it is imported, each of which imports it again"
+        raise setting_error("environment.import", name, f'{problem}: put that below `if __name__ == "__main__":`')
+    # Python puts the directory of the command there instead. Last, so that it shadows nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    os.environ[_IMPORTING] = f"{importing} {name}"
+    try:
+        # It may import TensorFlow.
+        with filtered_stderr():
+            importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        # A program without `if __name__ == "__main__"` may end with sys.exit().
+        raise setting_error("environment.import", name, _import_problem(name, error)) from error
+    finally:
+        os.environ[_IMPORTING] = importing
+
+
+def _import_problem(name: str, error: BaseException) -> str:
+    package = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
+    if package not in _PACKAGES and isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        remedy = "install it, on every node, or go to the folder that it is in"
+        if name.endswith(".py"):
+            remedy = f"a module is named without .py: {name[:-3]}"
+        return f"there is no such module: {remedy} (this is {os.getcwd()})"
+    problem = f"cannot be imported: {typed_line(error)}"
+    if package in _PACKAGES:
+        problem += f"; {package} is a package of tributary-rl: rename yours, if it has this name"
+    return problem

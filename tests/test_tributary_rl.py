@@ -85,7 +85,10 @@ def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
     plot, video = run.plot(), run.video(format="gif")
     assert Path(plot).read_bytes().startswith(b"\x89PNG")
     assert Path(video).read_bytes().startswith(b"GIF8")
-    assert plot._repr_mimebundle_().keys() == {"image/png"}
+    shown = plot._repr_mimebundle_()
+    assert shown.keys() == {"image/png"}
+    # Another picture in the same file, which a notebook displays beside it.
+    assert run.plot("entropy")._repr_mimebundle_() != shown == plot._repr_mimebundle_()
     assert video._repr_mimebundle_().keys() == {"image/gif"}
     assert repr(run) == f"Run('{run.path}')"
     assert tributary.Run(run).config == run.config

@@ -75,7 +75,7 @@ class NonFinite(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
+    """One vector step: observations [B, …], unclipped rewards float64 [B], and three bool [B].
 
     `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
     numbers of `log_info` by name, float64 [B], where an episode ended; NaN elsewhere, or where there was none. Numbers
@@ -83,7 +83,7 @@ class StepResult(NamedTuple):
     """
 
     observations: npt.NDArray[np.generic]
-    rewards: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float64]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     lost_life: npt.NDArray[np.bool_]

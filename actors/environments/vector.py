@@ -92,7 +92,7 @@ class VectorEnvironment:
         observations = self._adapter.observations(observations, observations_to)
         logged = self._logged(info, terminated | truncated) if self._log_info else {}
         non_finite = self._replace_non_finite(observations)
-        rewards = rewards.astype(np.float32)
+        rewards = rewards.astype(np.float64)
         return StepResult(observations, rewards, terminated, truncated, self._lost_life, logged, non_finite)
 
     def _replace_non_finite(self, observations: npt.NDArray[np.generic]) -> NonFinite | None:

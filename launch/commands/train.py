@@ -16,7 +16,7 @@ from launch.commands.display import Display
 from launch.commands.runs import runs_table
 from launch.driver import train_in_process
 from launch.files import write_json
-from launch.interrupts import Interrupts, StoppedBeforeTrainingError
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StoppedWithoutLearnerError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
 from launch.presets import PRESETS
 from launch.provenance import provenance
@@ -80,7 +80,7 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             began = not isinstance(error, StoppedBeforeTrainingError)
             if began and interrupts.concluding:
                 line = f"interrupted after training: all is saved in {folder.absolute()}"
-            if began and interrupts.interrupted:
+            if began and (interrupts.interrupted or isinstance(error, StoppedWithoutLearnerError)):
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
             print_line(console, line)

@@ -9,7 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
-from launch.loop.executor import MOST_NON_FINITE, CallResult, Change, ChildEvent, Completion, Executor, Failed
+from launch.loop.executor import (
+    MOST_NON_FINITE,
+    NO_GRADIENT,
+    CallResult,
+    Change,
+    ChildEvent,
+    Completion,
+    Executor,
+    Failed,
+)
 from launch.loop.worker_pool import WorkerPool
 from shared.config import EvaluationConfig, SupervisionConfig
 from shared.types import (
@@ -24,8 +33,6 @@ from shared.types import (
 
 # Heartbeats within the silence after which the learner's process takes an aggregator for hung.
 _HEARTBEATS = 4
-# The gradient does not travel with its report: it is in the sum.
-_NO_GRADIENT = np.empty(0, np.float32)
 
 
 class GradientAggregator:
@@ -146,4 +153,5 @@ class GradientAggregator:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
         elif finite:
             self._sum += gradient
-        self._reports.append(report._replace(gradient=_NO_GRADIENT))
+        # The gradient does not travel with its report: it is in the sum.
+        self._reports.append(report._replace(gradient=NO_GRADIENT))

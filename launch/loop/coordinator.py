@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, SharedEvaluation
 from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Executor, Failed
-from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
+from launch.loop.worker_pool import WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
-from shared.errors import END_ADVICE, ConfigurationError
+from shared.errors import END_ADVICE, ConfigurationError, TrainingFailedError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationPolicy, GradientReport, Heartbeat
 
 # The limit of an evaluation in agent steps is the largest of three: those of training, 1 M, and 27,000 an episode, the
@@ -47,9 +47,6 @@ class Coordinator:
         self._learner, self._executor = learner, executor
         self.pool = WorkerPool(executor, supervision, clock)
         self.pool.share_of = lambda worker: None if self._evaluation is None else self._evaluation.share(worker)
-        # The versions that the executor has: a snapshot is a copy, so each version is published once.
-        self._published_version: int | None = None
-        self._published_target_version: int | None = None
         # Rollouts in a row that were not finite: each of them gives one report.
         self._non_finite = 0
         self._evaluation: SharedEvaluation | None = None
@@ -89,34 +86,36 @@ class Coordinator:
         """Yield an event for every completed call, and None now and then while none completes.
 
         Raises:
-            TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
+            TrainingFailedError: more actors died than may be replaced, or too many gradients were not finite.
             ConfigurationError: an actor could not be made, or its rollout raised, before any has reported.
         """
         self._publish()
         self.pool.dispatch_idle()
-        while self._executor.calls_in_flight or self.pool.expects_actors:
-            completion = self._executor.next_completion()
-            match completion:
-                case GradientReport() | AggregatedReport():
-                    yield from self._take(completion)
-                case ChildEvent():
-                    self._raise_if_first(completion.change)
-                    yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
-                case Heartbeat():
-                    self.pool.on_heartbeat(completion)
-                    yield completion
-                case EvaluationPart():
-                    yield from self._take_part(completion)
-                case Failed():
-                    self._raise_if_first(completion)
-                    yield from self._pass_on(self.pool.on_failure(completion))
-                case None:
-                    # The caller looks at its clock: for rows, checkpoints, and limits of time.
-                    yield None
-            for change in self.pool.supervise():
-                yield from self._pass_on(change)
-        # Rollouts of aggregators without a part in a complete sum are not waited for.
-        self.pool.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
+        try:
+            while self._executor.calls_in_flight or self.pool.expects_actors:
+                completion = self._executor.next_completion()
+                match completion:
+                    case GradientReport() | AggregatedReport():
+                        yield from self._take(completion)
+                    case ChildEvent():
+                        self._raise_if_first(completion.change)
+                        yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
+                    case Heartbeat():
+                        self.pool.on_heartbeat(completion)
+                        yield completion
+                    case EvaluationPart():
+                        yield from self._take_part(completion)
+                    case Failed():
+                        self._raise_if_first(completion)
+                        yield from self._pass_on(self.pool.on_failure(completion))
+                    case None:
+                        # The caller looks at its clock: for rows, checkpoints, and limits of time.
+                        yield None
+                for change in self.pool.supervise():
+                    yield from self._pass_on(change)
+        finally:
+            # Rollouts that are not waited for: those without a part in a complete sum, or all after a failure.
+            self.pool.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again."""
@@ -136,7 +135,7 @@ class Coordinator:
             yield outcome
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
             if self._non_finite > MOST_NON_FINITE:
-                raise TrainingStoppedError(
+                raise TrainingFailedError(
                     f"{self._non_finite} rollouts in a row were not finite; the last had the "
                     f"{outcome.report.non_finite}: {non_finite_advice(outcome.report.non_finite)}"
                 )
@@ -176,15 +175,9 @@ class Coordinator:
             raise ConfigurationError(str(change))
 
     def _publish(self) -> None:
-        # Only new versions: a snapshot copies P floats, and an executor of processes copies them again at the first
-        # dispatch; 2.7 MB for the network of A3C.
-        if self._published_version != self._learner.version:
-            self._executor.publish(self._learner.snapshot())
-            self._published_version = self._learner.version
-        target = self._learner.target_snapshot()
-        if target is not None and target.version != self._published_target_version:
+        self._executor.publish(self._learner.snapshot())
+        if (target := self._learner.target_snapshot()) is not None:
             self._executor.publish_target(target)
-            self._published_target_version = target.version
 
 
 _OF_THE_ENVIRONMENT = {

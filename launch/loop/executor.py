@@ -4,10 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 # Rollouts in a row that may be not finite: one may come from a single bad environment step, a series does not end.
 MOST_NON_FINITE = 20
+NO_GRADIENT = np.empty(0, np.float32)
+"""In place of the gradient in a report whose gradient travels by other means."""
 
 
 class Failed(NamedTuple):
@@ -99,7 +103,7 @@ class Executor(ABC):
     @property
     def actors(self) -> int:
         """Number of actors: more than ids where an id stands for several."""
-        return len(self.actor_ids)
+        return sum(map(self.actors_of, self.actor_ids))
 
     def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
         """Number of actors that an id stands for."""

@@ -16,7 +16,7 @@ The life of an actor:
       rollout raised      (Failed)
                             ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
                             ├── otherwise ───► a replacement under a new id, after a wait if one dies early (Replaced)
-                            └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
+                            └── more than max_restarts in ten minutes ─────────► TrainingFailedError
 
     * or 20 × the longest of its last rollouts, 3 × the work of its first one, or start_seconds in an evaluation, if
       that is longer.
@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from launch.loop.executor import Change, ChildEvent, Executor, Failed, Joined, Replaced
 from shared.config import SupervisionConfig
+from shared.errors import TrainingFailedError
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat
 
 # Seconds between two checks for hung actors and for nodes that join, which costs a call to Ray's server.
@@ -47,10 +48,6 @@ _HANG_FACTOR, _LAST_ROLLOUTS = 20.0, 200
 _RESTART_WINDOW_SECONDS = 600.0
 
 
-class TrainingStoppedError(Exception):
-    """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
-
-
 class WorkerPool:
     """Dispatches to the actors of an executor and replaces those that fail or hang.
 
@@ -65,7 +62,7 @@ class WorkerPool:
         rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
 
     Raises:
-        TrainingStoppedError: more actors died than may be replaced. By `on_child_event`, `on_failure` and `supervise`.
+        TrainingFailedError: more actors died than may be replaced. By `on_child_event`, `on_failure` and `supervise`.
     """
 
     def __init__(self, executor: Executor, supervision: SupervisionConfig, clock: Callable[[], float]) -> None:
@@ -134,8 +131,11 @@ class WorkerPool:
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
-        elif isinstance(event.change, Failed) and not event.change.node_lost and not self.stopping:
+        elif isinstance(event.change, Failed) and not event.change.node_lost:
             self._count_death(event.change)
+            if self._dies_too_often and self.stopping:
+                # The sum would never be complete.
+                self._watched[event.actor_id].unfinished = False
         self.dispatch(event.actor_id)
         return event.change
 
@@ -181,13 +181,17 @@ class WorkerPool:
         # A replacement of an actor that was just found to hang may be due at once.
         yield from self._replace_due(self._clock())
 
+    @property
+    def _dies_too_often(self) -> bool:
+        return len(self._deaths) > self._supervision.max_restarts
+
     def _count_death(self, failed: Failed) -> None:
-        """Count a death against the limit."""
+        """Count a death against the limit, past which a run that is not stopping fails."""
         self._deaths.append(self._clock())
         while self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
             self._deaths.popleft()
-        if len(self._deaths) > self._supervision.max_restarts:
-            raise TrainingStoppedError(
+        if self._dies_too_often and not self.stopping:
+            raise TrainingFailedError(
                 f"more actors died within {_RESTART_WINDOW_SECONDS:.0f} s than "
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, {failed}"
             )

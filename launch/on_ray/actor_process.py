@@ -1,8 +1,4 @@
-"""The process of an actor, as a Ray actor.
-
-It imports TensorFlow, and modules that need it, in its constructor: after threads and devices have been set, and never
-in the driver, which only names the class.
-"""
+"""The process of an actor, as a Ray actor. For its imports see `launch.on_ray.learner_process`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

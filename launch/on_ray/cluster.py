@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.loop.worker_pool import TrainingStoppedError
+from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import ACTORS_A_GPU, machine_bytes, usable_cores, usable_gpus
 from launch.on_ray.placement import Node, Slots, cores_of_actors, cores_to_request, slots_by_node
 from launch.processes import worker_path
@@ -97,7 +97,7 @@ def disconnecting() -> Iterator[None]:
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
         # Otherwise the last line of a traceback, or Ray's reason for the death of a process.
-        reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
+        reason = str(cause) if isinstance(cause, TrainingFailedError) else last_line(error)
         if isinstance(error, ray.exceptions.OutOfMemoryError):
             reason = OUT_OF_MEMORY
         raise TrainingFailedError(reason) from error
@@ -115,7 +115,16 @@ def join(address: str) -> None:
     if address == "auto":
         # Ray takes the variable before it looks for a cluster on this machine.
         address = os.environ.get("RAY_ADDRESS") or "auto"
-    check_address(address)
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or "/" in host or not port.isdecimal():
+            problem = "must be local, auto or HOST:PORT; auto is RAY_ADDRESS where that is set"
+            raise setting_error("address", address, problem)
+        try:
+            # Ray would try for over a minute, and end the process. Brackets separate an IPv6 address from its port.
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise _no_cluster(address, error) from error
     try:
         _init(address)
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
@@ -125,9 +134,16 @@ def join(address: str) -> None:
 def _init(address: str, **options: Any) -> None:
     """Start Ray, or join it. Its handler of SIGTERM, which exits, does not replace this process's own."""
     before = signal.getsignal(signal.SIGTERM)
-    ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst(), **options)
-    if callable(before) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst(), **options)
+    except SystemExit as error:
+        # By its handler.
+        if error.code == signal.SIGTERM:
+            raise StoppedBeforeTrainingError from None
+        raise
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _in_child() -> None:
@@ -139,21 +155,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-def check_address(address: str) -> None:
-    """Refuse an address where nothing listens: Ray would try for over a minute, and end the process."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        problem = "must be local, auto or HOST:PORT; auto is RAY_ADDRESS where that is set"
-        raise setting_error("address", address, problem)
-    try:
-        # Brackets separate an IPv6 address from its port.
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise _no_cluster(address, error) from error
 
 
 def _no_cluster(address: str, error: Exception) -> ConfigurationError:

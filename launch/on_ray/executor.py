@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.5
 _GLANCE_SECONDS = 0.01
 # A node's processes may end one after another, Ray's own last. So a node that responds at the death of an actor is
 # asked again after this time, and the actor counts as failed only then.
-_DYING_SECONDS = 2.0
+DYING_SECONDS = 2.0
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the worker pool starts others under new ids instead.
@@ -248,7 +248,7 @@ class RayExecutor(Executor):
         if isinstance(error, RayActorError | ActorUnschedulableError):
             lost = self.has_lost_node(actor_id)
             if self._workers[actor_id].node and not lost and actor_id not in self._died:
-                self._died[actor_id] = error, time.monotonic() + _DYING_SECONDS
+                self._died[actor_id] = error, time.monotonic() + DYING_SECONDS
                 return None
         raised = isinstance(error, RayTaskError)
         return Failed(actor_id, failure_reason(error), raised=raised, node_lost=lost)

@@ -7,8 +7,8 @@
 
 On another node the learner needs access to the run folder of the driver, which is on a shared file system then.
 
-The process imports TensorFlow, and modules that need it, after threads and devices have been set, and never in the
-driver.
+The process imports TensorFlow, and modules that need it, in its constructor: after threads and devices have been set,
+and never in the driver, which only names the class.
 """
 
 import time
@@ -22,10 +22,10 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.interrupts import StoppedBeforeTrainingError, StopRequest
+from launch.interrupts import StoppedBeforeTrainingError, StoppedWithoutLearnerError, StopRequest
 from launch.loop.executor import Executor
 from launch.on_ray.cluster import ClusterSlots, cluster_nodes, on_node
-from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
+from launch.on_ray.executor import DYING_SECONDS, PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Placement, Slots, place, placement_lines, sums_of_nodes
 from launch.processes import without_collections
@@ -116,8 +116,7 @@ def run_learners(
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
         RayError: the run failed, or its learner died more often than it may.
-        KeyboardInterrupt: the run was stopped while it waited for nodes, or for another learner to be ready. Its last
-            checkpoint is its result.
+        StoppedWithoutLearnerError: the run was stopped while it waited for nodes, or for another learner to be ready.
     """
     restarts = 0
     while True:
@@ -137,7 +136,7 @@ def run_learners(
                 raise StoppedBeforeTrainingError from None
             # The files of earlier learners must not be discarded.
             say("stopped before another learner was ready: the run ends with its last checkpoint")
-            raise KeyboardInterrupt from None
+            raise StoppedWithoutLearnerError from None
         except RayTaskError as error:
             # It raised and its process lives: another one would raise the same.
             if restarts == 0 and isinstance(error.cause, ConfigurationError):
@@ -152,6 +151,10 @@ def run_learners(
             ray.kill(process, no_restart=True)
             resume = start.resume or RunFolder(start.folder).has_checkpoint
             death = LearnerDeath(failure_reason(error), learner.progress.agent_steps)
+            if start.death is not None and not learner.ready:
+                # Nothing has counted the death before.
+                seen, deaths = start.death.agent_steps_seen, start.death.deaths + 1
+                death = death._replace(agent_steps_seen=seen, deaths=deaths)
             start = start._replace(resume=resume, started=time.time(), death=death)
             if not start.placement.here:
                 start = start._replace(placement=_place_again(start.config, say, stop))
@@ -167,6 +170,8 @@ def start_learner(start: LearnerStart) -> Any:
 
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
+    # The learner's node may be lost, of which Ray knows when its own process there ends, the last one.
+    time.sleep(DYING_SECONDS)
     message = ""
     while not stop.requested:
         nodes = cluster_nodes()
@@ -183,7 +188,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
             say(line)
         return placement
     say("stopped while it waited for nodes: what it has saved is kept")
-    raise KeyboardInterrupt
+    raise StoppedWithoutLearnerError
 
 
 class RemoteLearner:

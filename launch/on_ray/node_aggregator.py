@@ -16,7 +16,7 @@ from launch.loop.executor import CallResult
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.placement import Slots, gradients_together
+from launch.on_ray.placement import Slots, desired_actors, gradients_together, spread
 from launch.on_ray.transport import Call
 from shared.config import RunConfig
 from shared.types import AggregatedReport, WeightSnapshot
@@ -58,10 +58,6 @@ class NodesExecutor(RayExecutor):
     # Its call, of 7.5 seconds by default, and those of its actors.
     _close_seconds = 15.0
 
-    @property
-    def actors(self) -> int:
-        return sum(worker.actors for worker in self._workers.values())
-
     def actors_of(self, actor_id: int) -> int:
         return self._workers[actor_id].actors
 
@@ -76,7 +72,6 @@ class NodesExecutor(RayExecutor):
         free = self._free_nodes()
         if not free:
             return None
-        # The largest node first: under a maximum of actors, fewer aggregators serve them.
         node, actors = max(free.items(), key=lambda item: item[1])
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
         # A single machine may have more actors than cores.
@@ -99,12 +94,9 @@ class NodesExecutor(RayExecutor):
     def _free_nodes(self) -> dict[str, int]:
         """Number of actors for each node without an aggregator, by node id."""
         slots = self._slots.slots_by_node()
-        _, most = self._config.actor_range
-        remaining = sum(slots.values()) if most is None else most - self.actors
+        remaining = desired_actors(self._config, slots) - self.actors
         nodes_in_use = {worker.node for worker in self._workers.values()}
-        return {
-            node: min(count, remaining) for node, count in slots.items() if node not in nodes_in_use and remaining > 0
-        }
+        return spread({node: count for node, count in slots.items() if node not in nodes_in_use}, remaining)
 
 
 def _copy(snapshot: WeightSnapshot) -> WeightSnapshot:

@@ -109,15 +109,12 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
         )
         has = "; ".join(_slot_note(node, learner, slots) for node in nodes)
         raise setting_error("actors", config.actors, f"{room}: {has}")
-    running: list[str] = []
-    for _ in range(desired_actors(config, slots)):
-        node = next_node(slots, running)
-        assert node is not None
-        running.append(node)
+    actors = spread(slots, desired_actors(config, slots))
+    running = sum(actors.values())
     notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
-    if most is not None and most > len(running):
-        notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
-    return Placement(learner, dict(Counter(running)), tuple(notes))
+    if most is not None and most > running:
+        notes.append(f"{most - running} of {most} actors have no place yet; they start when nodes join")
+    return Placement(learner, actors, tuple(notes))
 
 
 def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
@@ -192,6 +189,14 @@ def desired_actors(config: RunConfig, slots: dict[str, int]) -> int:
     _, most = config.actor_range
     available = sum(slots.values())
     return available if most is None else min(most, available)
+
+
+def spread(slots: dict[str, int], actors: int) -> dict[str, int]:
+    """Number of actors of each node that has any, with as many actors as there are slots at most."""
+    nodes: list[str] = []
+    while len(nodes) < actors and (node := next_node(slots, nodes)) is not None:
+        nodes.append(node)
+    return dict(Counter(nodes))
 
 
 def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:

@@ -5,7 +5,7 @@ later call goes through a pair of pipes, and the vectors of weights and gradient
 
     executor                                        actor's process
     weights, written once per version  ──────────►  mapped, read in place           (memory of a file without a name)
-    Request(addresses)                 ──pipe────►  rollout, gradient
+    Call(addresses)                    ──pipe────►  rollout, gradient
     GradientReport without gradient    ◄──pipe────  gradient written to reply_in    (two vectors per actor, in turn)
 
 No other file knows of this. It is available where `/proc` shows the open files of other processes. Neither pipes
@@ -22,6 +22,7 @@ against 0.01 ms with shared memory, and that process limits the number of actors
 import mmap
 import os
 import pickle
+import resource
 import select
 import weakref
 from collections import deque
@@ -33,13 +34,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.loop.executor import CallResult
+from launch.loop.executor import NO_GRADIENT, CallResult
 from shared.types import AggregatedReport, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _ONE_EVENT = select.EPOLLIN | select.EPOLLONESHOT
-_NO_GRADIENT = np.empty(0, np.float32)
 # Number of vectors of an actor, used in turn: the last gradient stays while the next one is written.
 REPLY_VECTORS = 2
 
@@ -61,27 +61,26 @@ class ChannelAddress(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A rollout, or a share of an evaluation, with these weights. `target` None: the actor keeps its target network."""
+    """A call of an actor (`NextCall`), or of a share of an evaluation, with these weights. `target` None: the actor
+    keeps its target network.
+
+    In a channel its weights are addresses. Gradients are written to the vectors `reply_in` in turn, whose addresses
+    come with the first call of a connection.
+    """
 
     weights: WeightSnapshot
     target: WeightSnapshot | None
     share: EvaluationShare | None
-
-
-class Request(NamedTuple):
-    """A call as it travels through a channel: its weights are addresses.
-
-    Gradients are written to the vectors `reply_in` in turn, whose addresses come with the first call of a connection.
-    """
-
-    call: Call
-    reply_in: tuple[VectorAddress, ...]
+    reply_in: tuple[VectorAddress, ...] = ()
 
 
 class LocalTransport:
     """The executor's side: connections to actors of this machine, and the weights that they read."""
 
     def __init__(self) -> None:
+        # An actor takes eight. Processes under `ray start` have the soft limit, which is 1,024 as a rule.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._weights, self._targets = _SharedSnapshots(), _SharedSnapshots()
         # The vectors that the calls in flight read: the actor reads weights in place during the rollout.
         self._read: dict[LocalConnection, list[SharedVector]] = {}
@@ -112,10 +111,10 @@ class LocalTransport:
             reply_in = tuple(vector.address for vector in connection.reply_in)
         if target is None and call.share is None and not reply_in:
             if self._message[0] is not weights:
-                self._message = weights, pickled(Request(Call(weights, None, None), ()))
+                self._message = weights, pickled(Call(weights, None, None))
             connection.near.send(self._message[1])
         else:
-            connection.near.send(pickled(Request(Call(weights, target, call.share), reply_in)))
+            connection.near.send(pickled(Call(weights, target, call.share, reply_in)))
         descriptor = connection.near.fileno()
         if descriptor not in self._registered:
             self._registered[descriptor] = connection
@@ -220,16 +219,16 @@ def serve(
     try:
         while True:
             try:
-                request: Request = channel.receive()
+                call: Call = channel.receive()
             except EOFError:
                 return
-            reply_in.extend(map(attach, request.reply_in))
-            weights, target, share = request.call
+            reply_in.extend(map(attach, call.reply_in))
+            weights, target, share, _ = call
             result = run(Call(read(weights), target and read(target), share))
             if isinstance(result, GradientReport | AggregatedReport):
                 write(reply_in[0], result.gradient)
                 reply_in.rotate()
-                result = result._replace(gradient=_NO_GRADIENT)
+                result = result._replace(gradient=NO_GRADIENT)
             channel.send(pickled(result))
     finally:
         # The executor, which may wait for a reply, sees the end.

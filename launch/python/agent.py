@@ -15,9 +15,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.pictures import with_parts
 from actors.environments.values import as_array, as_mask, observation_check
-from launch.run.folder import RunFolder, read_object
+from launch.run.folder import RunFolder, changed_modules
 from launch.run.lookup import run_path
-from launch.run.modules import changed_modules
 from launch.run.weights import WeightsName, load_weights
 from launch.tensorflow_setup import share_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
@@ -47,7 +46,7 @@ class Agent:
         config = folder.read_config("run")
         self.config: RunConfig = config
         self._spec = folder.as_trained(config, environment_spec(config.environment))
-        for line in changed_modules(config.environment, read_object(folder.manifest).get("modules", {})):
+        for line in changed_modules(folder, config.environment):
             warnings.warn(f"{folder.name}: {line}", stacklevel=3)
         self._environment = EnvironmentSide(config.environment, self._spec)
         share_tensorflow()

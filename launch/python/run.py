@@ -4,7 +4,7 @@ import base64
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
@@ -36,15 +36,19 @@ OnEvent = Callable[[Event, "Training"], object]
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with a picture or a video: displayed by a notebook, a path elsewhere."""
+    """A file with a picture or a video: displayed by a notebook, a path elsewhere. A later one may replace the file."""
 
     path: Path
+    _content: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_content", self.path.read_bytes())
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        content = base64.b64encode(self.path.read_bytes()).decode()
+        content = base64.b64encode(self._content).decode()
         if self.path.suffix == ".mp4":
             return {"text/html": f'<video controls autoplay loop src="data:video/mp4;base64,{content}"></video>'}
         return {{".png": "image/png", ".gif": "image/gif"}[self.path.suffix]: content}

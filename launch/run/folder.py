@@ -23,8 +23,8 @@ from launch.files import make_folder, write_json
 from launch.output import quoted
 from launch.provenance import provenance, revision, versions
 from launch.run.lock import LOCK_FILE, holder_of, lock_folder
-from launch.run.modules import check_imports, module_digests, trust_environment
-from shared.config import RunConfig
+from launch.run.modules import check_imports, imported_digests, module_digests, trust_environment
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
 
@@ -199,6 +199,18 @@ def changed_versions(folder: RunFolder) -> list[str]:
     now = {"revision": revision(), **versions()}
     changed = [f"{name} {was[name]} → {now[name]}" for name in now if was.get(name) not in (None, now[name])]
     return [f"since the run began: {', '.join(changed)}"] if changed else []
+
+
+def changed_modules(folder: RunFolder, environment: EnvironmentConfig) -> list[str]:
+    """A line for each module of the user whose sources differ from those that the run began with, and for each that
+    has changed since this process imported it."""
+    before, now = read_object(folder.manifest).get("modules", {}), module_digests(environment)
+    changed = sorted(name for name in now.keys() & before.keys() if before[name] != now[name])
+    stale = sorted(name for name in now.keys() & imported_digests.keys() if imported_digests[name] != now[name])
+    return [
+        *(f"the sources of module {name} differ from those that the run began with" for name in changed),
+        *(f"module {name} has changed since this process imported it: start the process anew" for name in stale),
+    ]
 
 
 def last_row(folder: RunFolder) -> dict[str, Any]:

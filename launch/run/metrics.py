@@ -236,7 +236,9 @@ class Metrics:
         row = replace(self.progress(), own=take_all(self.own))
         values = asdict(row)
         numbers = {part + name: value for part in (INFO, OWN) for name, value in values.pop(part[:-1]).items()}
-        line = to_json(values | values.pop("statistics") | numbers).encode() + b"\n"
+        # A method of the user may have a statistic with the name of a column.
+        statistics = {(OWN if name in values else "") + name: mean for name, mean in values.pop("statistics").items()}
+        line = to_json(values | statistics | numbers).encode() + b"\n"
         try:
             append_line(self._file, line)
             self._rows_fail = False

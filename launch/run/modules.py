@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -12,6 +12,8 @@ from shared.errors import setting_error
 
 # Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
+imported_digests: dict[str, str] = {}
+"""The `module_digests` of this process when it first looked at each imported module."""
 # Modules that settings from files may name. None: every module.
 _permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
 
@@ -19,6 +21,7 @@ _permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=
 def trust_environment(environment: EnvironmentConfig) -> None:
     """From now on, `check_imports` accepts these settings in this process."""
     _written_here.append(environment)
+    module_digests(environment)
 
 
 @contextmanager
@@ -61,14 +64,6 @@ def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
             files += Path(folder).rglob("*.py")
         sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
         digests[name] = hashlib.sha256(sources).hexdigest()
+        if module is not None:
+            imported_digests.setdefault(name, digests[name])
     return digests
-
-
-def changed_modules(environment: EnvironmentConfig, before: Mapping[str, str]) -> list[str]:
-    """A line for each module of the user whose sources differ from those with the digests `before`."""
-    now = module_digests(environment)
-    return [
-        f"the sources of module {name} differ from those that the run began with"
-        for name in sorted(now.keys() & before.keys())
-        if before[name] != now[name]
-    ]

@@ -20,7 +20,6 @@ from launch.files import write_json
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Executor, Failed, Joined, Replaced
-from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
 from launch.run.metrics import Messages, Metrics, Timer
@@ -33,7 +32,7 @@ from launch.run.weights import TRAINING, BestWeights, read_weights
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.errors import EnvironmentFailedError, typed_line
+from shared.errors import EnvironmentFailedError, TrainingFailedError, typed_line
 
 
 class TrainingSession:
@@ -89,7 +88,7 @@ class TrainingSession:
         if after is not None:
             # The agent steps that the dead learner had sampled after its last checkpoint.
             lost = max(0, after.agent_steps_seen - account.ledger.sampled)
-            self.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
+            self.earlier += RunCounts(learner_restarts=after.deaths, agent_steps_lost_with_learner=lost)
             self.log(
                 f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and "
                 f"plays {lost:,} agent steps again"
@@ -173,14 +172,14 @@ class TrainingSession:
         """Train until a rule stops the run, save it, and return the content of summary.json.
 
         Raises:
-            TrainingStoppedError, EnvironmentFailedError: the run could not go on. It was saved before.
+            TrainingFailedError, EnvironmentFailedError: the run could not go on. It was saved before.
         """
         failure: Exception | None = None
         try:
             if self._saves_first:
                 self._save()
             self._loop()
-        except (TrainingStoppedError, EnvironmentFailedError) as error:
+        except (TrainingFailedError, EnvironmentFailedError) as error:
             # Without an event: the caller gets the error itself.
             self._messages.write(str(error))
             failure = error
@@ -272,30 +271,28 @@ class TrainingSession:
         # failed confirmation are not compared: it would outrank every later return of training.
         if confirmed or not entry["confirms"]:
             measure = f"an evaluation with {result.policy} actions"
-            weights, mean = result.snapshot, entry["mean_return"]
-            self._best.keep_if_best(weights.version, weights.parameters, mean, measure, surely=confirmed)
+            self._best.keep_if_best(result.snapshot, entry["mean_return"], measure, always=confirmed)
 
     def _save(self, *, last: bool = False) -> None:
         """Compare the weights with the best ones, write a checkpoint, and start an update of the remote copy.
 
         Raises:
-            TrainingStoppedError: the folder is gone, the parameters are not finite, or the last checkpoint could not be
+            TrainingFailedError: the folder is gone, the parameters are not finite, or the last checkpoint could not be
                 written.
         """
         learner = self.learner
         # A folder of checkpoints alone could be neither resumed nor played.
         if self.folder.was_removed:
-            raise TrainingStoppedError(f"{self.folder.path} was removed: nothing of the run can be saved any more")
+            raise TrainingFailedError(f"{self.folder.path} was removed: nothing of the run can be saved any more")
         # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
-            raise TrainingStoppedError(
+            raise TrainingFailedError(
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
         if not self.evaluations.every_frames:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
-            parameters = learner.snapshot().parameters
-            self._best.keep_if_best(learner.version, parameters, self.evaluations.returns.mean, TRAINING)
+            self._best.keep_if_best(learner.snapshot(), self.evaluations.returns.mean, TRAINING)
         try:
             self._checkpoints.save(learner.version)
             self._messages.emit(Saved(learner.version))
@@ -303,7 +300,7 @@ class TrainingSession:
         except CheckpointError as error:
             if last:
                 lost = "what was learned since the checkpoint before it"
-                raise TrainingStoppedError(f"{error}; {lost} is lost") from error
+                raise TrainingFailedError(f"{error}; {lost} is lost") from error
             # A full disk is no reason to stop learning: a later checkpoint may find space.
             self.log(f"warning: {error}; training goes on")
         if self._copy is not None:
@@ -322,7 +319,7 @@ class TrainingSession:
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
         try:
             self._save(last=True)
-        except TrainingStoppedError as error:
+        except TrainingFailedError as error:
             # `run` has logged the same failure already.
             if str(error) != str(failure):
                 self.log(str(error))

@@ -116,7 +116,12 @@ def predicted_verdict(
     spread, margin = math.sqrt((episodes - played) / (episodes * played)), luck(tries) / math.sqrt(episodes)
     with np.errstate(invalid="ignore"):
         mean, deviation = returns.mean(), returns.std(ddof=1)
-        if mean + (_Z_MISSED * spread - margin) * deviation < target:
+        best = float(mean + _Z_MISSED * spread * deviation)
+        if best - margin * deviation < target:
+            return False
+        # One episode of untrained play alone may hold a later confirmation below the target, also after perfect play.
+        counted = confirmed_mean(np.full(episodes, best), tries, untrained)
+        if counted is not None and counted < target:
             return False
         if untrained is None or not untrained < mean or played < _FEWEST_REACHED:
             return None

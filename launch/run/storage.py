@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from shared.errors import ConfigurationError, one_line, setting_error, typed_lin
 if TYPE_CHECKING:
     import fsspec
 
-# Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
+# Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`. Those
+# of a checkpoint are also in a folder update-N_temp.
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
 
 
@@ -28,12 +29,13 @@ def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
     # A folder that cannot be read for a moment must not pass for an empty one: the copy's files would be removed.
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
+            path = Path(parent, name)
+            if name == LOCK_FILE or _UNFINISHED.fullmatch(name) or path.parent.name.endswith("_temp"):
+                continue
             # An old checkpoint may be deleted meanwhile.
             with suppress(FileNotFoundError):
-                if name != LOCK_FILE and not _UNFINISHED.fullmatch(name):
-                    path = Path(parent, name)
-                    status = path.stat()
-                    stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
+                status = path.stat()
+                stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
     return stamps
 
 
@@ -43,6 +45,18 @@ def _raise(error: OSError) -> None:
 
 
 _CHECKPOINT = re.compile(r"/update-(\d+)\.index$")
+_CHECKPOINT_FILE = re.compile(r"checkpoints/update-(\d+)\.")
+_GROWING = re.compile(r"events\.out\..*|metrics\.jsonl|log\.txt")
+
+
+def _order_of_copy(name: str) -> tuple[int, int, bool, str]:
+    """Sort key. First the settings, then the newest checkpoint, which the folder keeps longest, its index last, as an
+    interrupted update must refer to no missing file; then files that grow, and the list of checkpoints."""
+    if found := _CHECKPOINT_FILE.match(name):
+        return 1, -int(found[1]), name.endswith(".index"), name
+    return (3 if name == "checkpoints/checkpoint" else 2 if _GROWING.fullmatch(name) else 0), 0, False, name
+
+
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.
 _WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
@@ -75,30 +89,44 @@ class RemoteCopy:
     def _update(self) -> None:
         try:
             stamps = stamps_of(self._folder)
-            # Files that refer to others come last, so that an interrupted update refers to no missing file.
-            for name in sorted(stamps, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
+            # Files that were deleted since, of old checkpoints.
+            deleted = set[str]()
+            for name in sorted(stamps, key=_order_of_copy):
                 if stamps[name] == self._stamps.get(name):
                     continue
                 path = f"{self._root}/{name}"
                 try:
                     content = (self._folder / name).read_bytes()
                 except FileNotFoundError:
-                    # An old checkpoint was deleted meanwhile.
+                    deleted.add(name)
                     continue
                 _make_folder(self._files, path.rpartition("/")[0])
                 self._files.pipe_file(path, content)
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return
-            # Checkpoints that the folder lacks, some of an earlier process that made the copy. Other files stay.
-            self._files.invalidate_cache()
-            for path in self._files.find(f"{self._root}/checkpoints"):
-                if path.removeprefix(f"{self._root}/") not in stamps:
-                    self._files.rm_file(path)
+            self._remove_checkpoints(stamps.keys(), deleted)
             self._stamps = stamps
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
+
+    def _remove_checkpoints(self, names: Collection[str], deleted: Collection[str]) -> None:
+        """Remove checkpoints that the folder lacks, some of an earlier process that made the copy. Other files stay."""
+        incomplete = {found[1] for name in deleted if (found := _CHECKPOINT_FILE.match(name))}
+        whole = {found[1] for name in names if (found := _CHECKPOINT.search(name))} - incomplete
+        if not whole:
+            # Otherwise the copy would be left without any.
+            if incomplete:
+                self._log(
+                    f"warning: checkpoints were replaced before they reached {self._url}, which is slow: raise "
+                    f"--checkpoint.every-seconds or --checkpoint.keep"
+                )
+            return
+        self._files.invalidate_cache()
+        for path in self._files.find(f"{self._root}/checkpoints"):
+            if path.removeprefix(f"{self._root}/") not in names:
+                self._files.rm_file(path)
 
 
 def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:

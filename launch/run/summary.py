@@ -65,10 +65,12 @@ class RunCounts:
 
 
 class LearnerDeath(NamedTuple):
-    """The death of a learner process, and the agent steps that it was last known to have sampled."""
+    """The death of a learner process, and the agent steps that it was last known to have sampled. `deaths`: with those
+    before it of learners that were not ready."""
 
     reason: str
     agent_steps_seen: int
+    deaths: int = 1
 
 
 def run_summary(

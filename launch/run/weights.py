@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.files import replacement
-from launch.run.folder import RunFolder, agent_steps_learned, read_object
+from launch.run.folder import RunFolder, agent_steps_learned, changed_modules, read_object
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 from shared.layout import ParameterLayout
-from shared.types import Float32Array, WeightSnapshot
+from shared.types import WeightSnapshot
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -38,9 +38,17 @@ TRAINING = "training"
 def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
     """A run's weights, and a description of their source. Imports TensorFlow.
 
+    The description names the modules of the user, imported before, that have changed since the run began.
+
     Raises:
         ConfigurationError: the run has none, or they are damaged or of another network, or have no such name.
     """
+    snapshot, source = _named_weights(folder, which, layout)
+    changed = changed_modules(folder, folder.read_settings().environment)
+    return snapshot, "; ".join((source, *changed))
+
+
+def _named_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
     from learner.checkpoint import checkpoint_updates, read_checkpoint
 
     if isinstance(which, str) and which not in _NAMES:
@@ -143,22 +151,22 @@ class BestWeights:
         with suppress(*_DAMAGE), np.load(self._file, allow_pickle=False) as best:
             self._best = str(best["measure"]), float(best["mean_return"])
 
-    def keep_if_best(
-        self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
-    ) -> None:
-        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
+    def keep_if_best(self, snapshot: WeightSnapshot, mean: float | None, measure: str, *, always: bool = False) -> None:
+        """Write the weights if they are better than all before, or in any case if `always`.
 
         Weights without a finite mean return are never the best.
         """
         if mean is None or not math.isfinite(mean):
             return
-        if self._best is not None and not surely:
+        if self._best is not None and not always:
             measured_by, best = self._best
             if mean <= best and measure in (measured_by, TRAINING):
                 return
         try:
             with replacement(self._file) as part:
-                np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
+                np.savez(
+                    part, version=snapshot.version, parameters=snapshot.parameters, mean_return=mean, measure=measure
+                )
             # After the file: weights that could not be written are not the best ones.
             self._best = measure, mean
         except OSError as error:

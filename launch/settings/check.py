@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from launch.output import quoted
-from launch.run.folder import RunFolder, changed_versions, read_object
-from launch.run.modules import changed_modules
+from launch.run.folder import RunFolder, changed_modules, changed_versions
 from launch.settings.files import KINDS, option_name
 from launch.tensorflow_setup import prepare_to_read_weights
 from shared.config import RunConfig
@@ -176,7 +175,8 @@ def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
 
 def _has_mlp(config: RunConfig, spec: "EnvironmentSpec") -> bool:
     # Numbers beside images have an mlp of their own.
-    return config.network.name == "mlp" or (spec.parts is not None and bool(spec.parts.numbers))
+    own = spec.parts is not None and bool(spec.parts.numbers) and not NETWORKS[config.network.name].whole
+    return config.network.name == "mlp" or own
 
 
 def _unbounded(spec: "EnvironmentSpec") -> list[int]:
@@ -263,10 +263,9 @@ def changes_of_resume(config: RunConfig, before: RunConfig) -> dict[str, tuple[o
 def resume_lines(config: RunConfig, folder: RunFolder) -> list[str]:
     """Changes by a resume: a line for each setting, version and module that becomes another."""
     changes = changes_of_resume(config, folder.read_settings())
-    began_with = read_object(folder.manifest).get("modules", {})
     changed = [
         *(f"{option_name(name)} {was} → {now}" for name, (was, now) in changes.items()),
         *changed_versions(folder),
-        *changed_modules(config.environment, began_with),
+        *changed_modules(folder, config.environment),
     ]
     return [f"changed:      {line}" for line in changed]

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from shared.errors import ConfigurationError, setting_error
+from shared.registry import PROGRAM
 
 # Messages between processes, and files that are read again, have whole numbers of 64 bits.
 _LARGEST = 2**63 - 1
@@ -85,14 +86,26 @@ def check_values(config: Any, *, names: bool = True) -> None:
                 raise setting_error(name, number, f"must be at most {_LARGEST:,}")
         for mark in marks:
             if isinstance(mark, Range):
-                if value == ():
-                    raise setting_error(name, "()", "must have at least one value")
-                for number in numbers:
-                    if number is not None and not mark.accepts(number):
-                        raise setting_error(name, number, f"must be {mark}")
-            elif isinstance(mark, Registered) and names and value is not None and value not in mark.table:
-                remedy = f"there are {', '.join(mark.table)}" if mark.table else "the imported modules register none"
-                raise setting_error(name, value, f"no such {mark.kind}; {remedy}")
+                _check_range(name, numbers, mark)
+            elif isinstance(mark, Registered) and names and value is not None:
+                _check_registered(name, value, mark)
+
+
+def _check_range(name: str, numbers: tuple[Any, ...], bounds: Range) -> None:
+    if not numbers:
+        raise setting_error(name, "()", "must have at least one value")
+    for number in numbers:
+        if number is not None and not bounds.accepts(number):
+            raise setting_error(name, number, f"must be {bounds}")
+
+
+def _check_registered(name: str, value: str, registry: Registered) -> None:
+    if value not in registry.table:
+        remedy = f"there are {', '.join(registry.table)}" if registry.table else "the imported modules register none"
+        raise setting_error(name, value, f"no such {registry.kind}; {remedy}")
+    if registry.table[value].module == PROGRAM:
+        problem = "is of this script or notebook, which other processes cannot import; put it into a module of its own"
+        raise setting_error(name, value, f"{problem}, and name that in environment.imports")
 
 
 Annotations = tuple[Range | Registered | For, ...]

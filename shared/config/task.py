@@ -11,7 +11,7 @@ from shared.config.checks import For, Range, Registered
 from shared.errors import setting_error
 from shared.registry import NETWORKS, Entry, class_of
 
-OptionValue = str | int | float | bool
+OptionValue = str | int | float | bool | None
 Options = dict[str, OptionValue]
 
 # Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
@@ -29,8 +29,8 @@ _DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]\d+)?"
 def read_option(text: str) -> OptionValue:
     """The value of a keyword argument as it is typed: a plain decimal is a number, true or false a truth value.
 
-    Other spellings of numbers keep their text, such as 007, 12e4 (which may be a name) and inf: `option_of_type` reads
-    them where the type of the argument is known.
+    Other texts stay as they are, such as 007, 12e4 (which may be a name), inf and None: `option_of_type` reads them
+    where the type of the argument is known.
     """
     if _DECIMAL.fullmatch(text):
         with suppress(ValueError):
@@ -45,6 +45,8 @@ def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
     A text becomes a number where the types have numbers and no text; a number becomes text where they are text only.
     """
     scalars = {"int", "float", "bool", "str"} & set(types)
+    if value == "None" and ("None" in types or "str" not in scalars):
+        return None
     if not isinstance(value, str):
         return str(value) if scalars == {"str"} else value
     if "str" in scalars:
@@ -144,8 +146,8 @@ class EnvironmentConfig:
     the mean of their values at the end of episodes."""
     options: Options = field(default_factory=dict)
     """Other environments: keyword arguments of `gymnasium.make` as names and values, added to a preset's. A value is
-    converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3 and True are read as
-    numbers and truth values, the rest as text."""
+    converted to the type of the argument's annotation or default; without either, 5, 0.5, 1e-3, True and None are read
+    as numbers, truth values and no value, the rest as text."""
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""
@@ -158,9 +160,11 @@ class EnvironmentConfig:
     for slow environments. native: all at once, by the vector environment that it is registered with."""
 
     def __post_init__(self) -> None:
-        # JSON has no infinity and no NaN: their text is read again where the argument is a float.
-        infinite = {name: str(v) for name, v in self.options.items() if isinstance(v, float) and not math.isfinite(v)}
-        object.__setattr__(self, "options", {**self.options, **infinite})
+        # JSON has no infinity and no NaN, TOML no None: their text is read again by the type of the argument.
+        texts = {
+            name: str(v) for name, v in self.options.items() if v is None or (type(v) is float and not math.isfinite(v))
+        }
+        object.__setattr__(self, "options", {**self.options, **texts})
         for name in self.modules:
             if not all(part.isidentifier() for part in name.split(".")):
                 raise setting_error("environment.import", name, "is no module's name, as my_package.environments is")

@@ -283,7 +283,8 @@ def another_revision(cluster: RayCluster) -> None:
 
 def job_of_a_run(cluster: RayCluster) -> None:
     """From outside, through the dashboard's port, which only a login on the head can reach."""
-    port = 18265
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     tunnel = subprocess.Popen(cluster.ssh("sleep 600", "-L", f"{port}:127.0.0.1:8265"), stdout=subprocess.DEVNULL)
     try:
         wait(lambda: listens("127.0.0.1", port), "the tunnel")

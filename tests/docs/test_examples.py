@@ -32,6 +32,7 @@ from actors.policy import Policy
 from launch.cli import main
 from launch.run.folder import RunFolder
 from launch.run.modules import imports_permitted
+from launch.settings.resolve import TrainRequest, resolve_request
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
@@ -189,9 +190,13 @@ def test_own_classes_have_options_and_their_sources_a_digest(working_folder: Pat
     # Its sources change between the run and what is done with it.
     module.write_text(OWN_OPTIONS + "# another version\n")
     changed = "the sources of module own_options differ from those that the run began with"
-    with pytest.warns(UserWarning, match=changed):
+    stale = "module own_options has changed since this process imported it: start the process anew"
+    with pytest.warns(UserWarning, match="own_options") as warned:
         tributary.load("run")
+    assert [str(warning.message).partition(": ")[2] for warning in warned] == [changed, stale]
     capsys.readouterr()
+    assert main(["evaluate", "run", "--episodes", "2", "--trust-imports"]) == 0
+    assert f"(update 4); {changed}; {stale}" in capsys.readouterr().out
     resumed = "--resume run --total-frames 1200 --environment.import own_options"
     assert main(["train", *resumed.split()]) == 0
     assert f"changed:      {changed}" in capsys.readouterr().out
@@ -308,6 +313,23 @@ def test_nothing_takes_the_name_of_another(monkeypatch: pytest.MonkeyPatch) -> N
     for unnamed in ("", None, 3):
         with pytest.raises(TypeError, match="and must be text"):
             register(unnamed, Another)
+
+
+def test_classes_of_a_script_are_found_by_other_processes_when_a_setting_names_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shared.registry.NETWORKS", dict(NETWORKS))
+    in_main = type("Other", (), {"__module__": "__main__"})
+    tributary.register_network("other", in_main, images=False)
+    with monkeypatch.context() as registered:
+        registered.setitem(NETWORKS, "other", NetworkEntry("__main__", "Other", images=False))
+        problem = "--network.name other: is of this script or notebook, which other processes cannot import"
+        with pytest.raises(tributary.ConfigurationError, match=problem):
+            resolve_request(TrainRequest("cartpole", {"network.name": "other"}))
+    # Imported as a module, which settings name, it replaces the first one.
+    tributary.register_network("other", Another, images=False)
+    with pytest.raises(ValueError, match=f"already, in {__name__}"):
+        tributary.register_network("other", in_main, images=False)
 
 
 def of_model(features: bool = True, **changed: Any) -> type[KerasNetwork]:

@@ -47,16 +47,23 @@ class HandDrivenExecutor:
         self.wanted = actors
         self.places = 1000
         self.under_way: Counter[int] = Counter()
+        self._published: dict[str, object] = {}
 
     @property
     def actor_ids(self):
         return list(self._alive)
 
     def publish(self, snapshot) -> None:
-        self.tape.append(f"publish {snapshot.version}")
+        self._publish("publish", snapshot)
 
     def publish_target(self, snapshot) -> None:
-        self.tape.append(f"publish target {snapshot.version}")
+        self._publish("publish target", snapshot)
+
+    def _publish(self, what: str, snapshot) -> None:
+        # The same object again changes nothing.
+        if self._published.get(what) is not snapshot:
+            self._published[what] = snapshot
+            self.tape.append(f"{what} {snapshot.version}")
 
     def publish_evaluation_weights(self, snapshot) -> None:
         self.tape.append(f"publish evaluated {snapshot.version}")

@@ -18,7 +18,6 @@ from shared.config import RunConfig
 PRESET = "cartpole"
 NEW = "--executor inline --total-frames 1000 --evaluation.every-frames 0 --stop-at-return None"
 SECOND = f"{NEW} --actors 8 --run-dir second"
-FURTHER = "--total-frames 9000"
 OF_PYTHON = {"executor": "inline", "actors": 8, "evaluation.every_frames": 0, "stop_at_return": None}
 
 
@@ -51,18 +50,18 @@ def run_line(line: str) -> None:
 
 @pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
-    ("lines", "run", "further"),
+    ("lines", "run"),
     [
         # 64 actors have more environments than the preset, 8 as many.
-        *(([f"train {PRESET} {NEW} --actors {n} --run-dir run"], "run", "run") for n in (4, 64)),
-        ([f"train {PRESET} {NEW} --actors 8 --seeds 3 --run-dir runs"], "runs/seed-3", "runs/seed-3"),
-        ([f"train {PRESET} {NEW} --actors 2 --run-dir 1", f"train --start-from 1 {SECOND}"], "second", "second"),
-        ([f"train --config my.toml {NEW} --run-dir 1", f"train --config 1/config.json {SECOND}"], "second", "second"),
-        ([], "run", ""),
+        *(([f"train {PRESET} {NEW} --actors {n} --run-dir run"], "run") for n in (4, 64)),
+        ([f"train {PRESET} {NEW} --actors 8 --seeds 3 --run-dir runs"], "runs/seed-3"),
+        ([f"train {PRESET} {NEW} --actors 2 --run-dir 1", f"train --start-from 1 {SECOND}"], "second"),
+        ([f"train --config my.toml {NEW} --run-dir 1", f"train --config 1/config.json {SECOND}"], "second"),
+        ([], "run"),
     ],
     ids=["4 actors", "64 actors", "seeds", "another run", "files", "Python"],
 )
-def test_actors_receive_the_settings_of_the_folder(lines: list, run: str, further: str, received: list) -> None:
+def test_actors_receive_the_settings_of_the_folder(lines: list, run: str, received: list) -> None:
     Path("my.toml").write_text(f'preset = "{PRESET}"\n[actor]\ntotal_environments = 16\n')
     for line in lines:
         run_line(line)
@@ -71,11 +70,11 @@ def test_actors_receive_the_settings_of_the_folder(lines: list, run: str, furthe
         tributary.train(start_from=first, total_frames=1000, run_dir=run)
     of_new = RunFolder(Path(run)).read_settings()
     assert received[-1] == of_new
-    made = len(received)
+    made, further = len(received), tributary.Run(run).summary["frames"] + 1
     if lines:
-        run_line(f"train --resume {further} {FURTHER}")
+        run_line(f"train --resume {run} --total-frames {further}")
     else:
-        assert tributary.train(resume=tributary.Run(run), total_frames=9000).summary["frames"] >= 9000
+        assert tributary.train(resume=tributary.Run(run), total_frames=further).summary["frames"] >= further
     of_resumed = RunFolder(Path(run)).read_settings()
     assert len(received) > made
     assert received[-1] == of_resumed

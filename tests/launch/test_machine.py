@@ -119,6 +119,8 @@ _UNCHANGED = """
 import tensorflow
 before = dict(os.environ)
 share_tensorflow()
+# By a method that plays.
+prepare_tensorflow(gpu=False)
 print(tensorflow.changes, before == dict(os.environ))
 """
 _IN_TWO_THREADS = """

@@ -113,7 +113,16 @@ def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(error: BaseExc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_sends_its_events(tmp_path: Path) -> None:
+# An environment whose process starts another one, which has all its open files and ends after it.
+_OUTLIVED = """
+import subprocess
+subprocess.Popen(["sh", "-c", "while [ ! -e ended ]; do sleep 0.1; done"], close_fds=False)
+"""
+
+
+def test_a_run_sends_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outlived.py").write_text(_OUTLIVED)
+    monkeypatch.chdir(tmp_path)
     events = list[Event]()
 
     def on_event(event: Event) -> bool:
@@ -121,7 +130,10 @@ def test_a_run_sends_its_events(tmp_path: Path) -> None:
         return not (isinstance(event, Row) and event.values["episodes"])
 
     run = tmp_path / "run"
-    result = train_in_process(quick(), run, on_event, preset="cartpole")
+    config = quick()
+    config = replace(config, environment=replace(config.environment, imports=("outlived",)))
+    result = train_in_process(config, run, on_event, preset="cartpole")
+    (tmp_path / "ended").touch()
     kinds = [type(event) for event in events]
     started = kinds.index(Started)
     assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
@@ -131,7 +143,7 @@ def test_a_run_sends_its_events(tmp_path: Path) -> None:
         "importing TensorFlow",
         "building networks and environments",
     ]
-    assert events[started] == Started(str(run), divided_among(quick(), 1), 1)
+    assert events[started] == Started(str(run), divided_among(config, 1), 1)
     assert kinds.count(Stopped) == 1
     assert events[-1] == Stopped(str(run), result.summary)
     assert result.status == "interrupted"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.account import Account
@@ -13,6 +13,7 @@ from shared.registry import SCHEDULES, register_schedule
 from shared.schedules import linear_anneal, scheduled_value
 
 
+@settings(deadline=None)
 @given(frames=st.integers(0, 300), rate=st.floats(1e-6, 1.0))
 def test_linear_is_the_anneal_to_0_to_the_bit(frames: int, rate: float) -> None:
     assert scheduled_value(rate, "linear", frames, 200) == linear_anneal(rate, 0.0, frames, 200)

@@ -257,9 +257,15 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     taken: dict[str, Any] = {}
 
     def make(  # type: ignore[no-untyped-def]
-        level=0, limit: float = 1.0, code: str = "", seed: "int | None" = None, **others: Any
+        level=0,
+        limit: float = 1.0,
+        code: str = "",
+        seed: "int | None" = None,
+        depth: "int | None" = 10,
+        text: str = "",
+        **others: Any,
     ) -> gymnasium.Env:
-        taken.update(level=level, limit=limit, code=code, seed=seed, **others)
+        taken.update(level=level, limit=limit, code=code, seed=seed, depth=depth, text=text, **others)
         return Faulty()
 
     options = {
@@ -270,6 +276,8 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
         "name": ("12e4", "12e4"),
         "rate": (read_option("1e-3"), 1e-3),
         "flag": (read_option("true"), True),
+        "depth": ("None", None),
+        "text": ("None", "None"),
         "map": ("007", "007"),
     }
     monkeypatch.setitem(gymnasium.registry, "Options-v0", gymnasium.envs.registration.EnvSpec("Options-v0", make))
@@ -277,4 +285,5 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
     taken.pop("render_mode", None)
     assert taken == {name: value for name, (_, value) in options.items()}
-    assert EnvironmentConfig(options={"limit": math.inf}).options == {"limit": "inf"}
+    texts = EnvironmentConfig(options={"limit": math.inf, "depth": None}).options
+    assert texts == {"limit": "inf", "depth": "None"}

@@ -10,10 +10,9 @@ from hand_driven import make, part, report
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, EvaluationShares, GoesOn
 from launch.loop.executor import ChildEvent, Failed, Joined, Replaced
-from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import EvaluationConfig, MethodConfig, RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, TrainingFailedError
 from shared.types import (
     AggregatedReport,
     EpisodeStats,
@@ -44,7 +43,7 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
     assert next(events) == Replaced(Failed(1, "gone"), 2)
     assert executor.tape[-3:] == ["remove 1", "add 2", "dispatch 2"]
     assert coordinator.pool.rollouts_lost == 1
-    with pytest.raises(TrainingStoppedError, match="gone too"):
+    with pytest.raises(TrainingFailedError, match="gone too"):
         next(events)
 
 
@@ -192,7 +191,7 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in range(3, 24)]
     assert [next(events).dropped for _ in range(23)] == ["non_finite", None, *["non_finite"] * 21]
-    with pytest.raises(TrainingStoppedError, match="21 rollouts in a row were not finite"):
+    with pytest.raises(TrainingFailedError, match="21 rollouts in a row were not finite"):
         next(events)
     assert learner.is_finite()
 
@@ -397,7 +396,7 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
     executor.completions += [ChildEvent(0, Failed(8, "its node is gone", node_lost=True))]
     assert kinds(events, 1) == [Failed]
     executor.completions += [ChildEvent(0, Failed(7, "gone too"))]
-    with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
+    with pytest.raises(TrainingFailedError, match="the last, actor 7: gone too"):
         next(events)
 
 
@@ -416,6 +415,24 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) 
     executor.completions.append(last)
     assert list(events) == [last]
     assert executor.tape[3:] == []
+
+
+def test_an_end_waits_for_no_sum_of_a_node_whose_actors_die_again_and_again(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=1, max_restarts=1)
+    executor.completions += [report(0, 1, 0), Heartbeat(0, new_steps_follow=True)]
+    assert kinds(events, 2) == [Outcome, Heartbeat]
+    coordinator.stop()
+    executor.completions += [ChildEvent(0, Failed(actor_id, "gone")) for actor_id in (1, 2, 3)]
+    assert len(list(events)) == 2
+    assert len(executor.completions) == 1
+
+
+def test_the_rollouts_under_way_of_a_run_that_fails_are_lost(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=3, max_restarts=0)
+    executor.completions += [Failed(0, "gone")]
+    with pytest.raises(TrainingFailedError):
+        next(events)
+    assert coordinator.pool.rollouts_lost == 3
 
 
 def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole: RunConfig) -> None:

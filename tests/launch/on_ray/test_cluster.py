@@ -1,15 +1,18 @@
 """Placement in clusters counted by hand; starting and joining Ray; which of its nodes count as lost."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
 from launch.on_ray.placement import (
@@ -227,6 +230,20 @@ def test_a_silent_node_is_lost_and_taken_back_when_ray_lists_it_still(nodes: Sim
     assert nodes.slots.has_lost("w")
     assert nodes.slots.slots_by_node() == {"h": 2}
     assert nodes.asked == ["w", "h", "w"]
+
+
+def test_a_sigterm_while_ray_starts_stops_the_run_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's handler exits, and stays in place of this process's own."""
+    before = signal.signal(signal.SIGTERM, own := Mock())
+
+    def init(*_: Any, **__: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with pytest.raises(StoppedBeforeTrainingError):
+        cluster.connect(RunConfig(), 1)
+    assert signal.signal(signal.SIGTERM, before) is own
 
 
 def test_ray_needs_no_file_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import ray
 from fake_ray import FakeProcess, FakeRay
 
 from actors.environments import environment_spec
-from launch.interrupts import StoppedBeforeTrainingError, StopRequest
+from launch.interrupts import StoppedBeforeTrainingError, StoppedWithoutLearnerError, StopRequest
 from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
@@ -45,6 +45,7 @@ def learner_of(fake: FakeRay, agent_steps: int = 0, *, responds: bool = True) ->
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(learner_process, "ray", fake := FakeRay())
     monkeypatch.setattr(learner_process, "cluster_nodes", lambda: ["this machine"])
+    monkeypatch.setattr(learner_process, "DYING_SECONDS", 0.0)
     return fake
 
 
@@ -53,7 +54,7 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
     """Runs learners, each with its agent steps and its end. Returns the result or the error, and their starts."""
 
     def run_learners(
-        *learners: tuple[int, Any],
+        *learners: tuple[int | None, Any],
         placement: Placement = HERE,
         interrupt: bool = False,
         leave: bool = False,
@@ -64,8 +65,10 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
         def start(how: LearnerStart) -> FakeProcess:
             agent_steps, end = learners[len(starts)]
             starts.append(how)
-            # One without an end has not started yet.
-            processes.append(learner_of(fake_ray, agent_steps, responds=end is not None))
+            # One without an end has not started yet. One without agent steps dies before it responds.
+            processes.append(learner_of(fake_ray, agent_steps or 0, responds=end is not None))
+            if agent_steps is None:
+                processes[-1].results["poll"] = end
             return processes[-1]
 
         def watch(learner: RemoteLearner) -> Any:
@@ -104,9 +107,12 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_
     summary, starts = run((120, DIED), (150, DIED), (900, SUMMARY))
     assert summary == SUMMARY
     reason = "its process died: killed by SIGKILL"
-    expected = [(False, None), (True, (reason, 120)), (True, (reason, 150))]
+    expected = [(False, None), (True, (reason, 120, 1)), (True, (reason, 150, 1))]
     assert [(start.resume, start.death) for start in starts] == expected
     assert len(fake_ray.killed) == 2
+    # A learner that was never ready has counted no death before its own.
+    _, starts = run((120, DIED), (None, DIED), (None, DIED), (900, SUMMARY))
+    assert [start.death for start in starts[1:]] == [(reason, 120, deaths) for deaths in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, tmp_path: Path
     (tmp_path / LOCK_FILE).touch()
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
     said = list[str]()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StoppedWithoutLearnerError):
         run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}), said=said)
     assert said[-1].startswith("stopped while it waited for nodes")
 
@@ -146,7 +152,7 @@ def test_a_stop_before_the_next_learner_is_ready_keeps_what_is_saved(saved: bool
     said = list[str]()
     with pytest.raises(KeyboardInterrupt) as stopped:
         run((120, DIED), (0, None), said=said)
-    assert isinstance(stopped.value, StoppedBeforeTrainingError) == (not saved)
+    assert type(stopped.value) is (StoppedWithoutLearnerError if saved else StoppedBeforeTrainingError)
     assert said[-1].startswith("stopped before another learner was ready") == saved
 
 

@@ -49,7 +49,7 @@ def test_a_run_with_a_killed_actor_is_interrupted_and_resumed(tmp_path: Path) ->
     run = tmp_path / "ray"
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
-    settings += " --learner.gradients-per-update 3"
+    settings += " --learner.gradients-per-update 3 --supervision.hang-seconds 300"
     with start(f"{settings} --log-every-seconds 0.5", run) as training:
         driver = training.process.pid
         training.wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 1, "updates")

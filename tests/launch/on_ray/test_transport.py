@@ -155,7 +155,7 @@ def test_vectors_of_weights_are_written_again_when_no_call_reads_them() -> None:
         assert connection is not None
         assert end is not None
         transport.call(connection, Call(weights, target, None))
-        return [snapshot.parameters for snapshot in end.receive().call[:2]]
+        return [snapshot.parameters for snapshot in end.receive()[:2]]
 
     first = sent(0, 1)
     assert [attach(address)[0] for address in (*first, *sent(1, 2), *first)] == [1, -1, 2, -2, 1, -1]

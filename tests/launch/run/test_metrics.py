@@ -164,6 +164,14 @@ def test_a_row_is_of_accepted_gradients_and_of_each_episode_once(cartpole: RunCo
     assert row.agent_steps_in_flight == 2 * cartpole.actor.agent_steps_in_flight
 
 
+def test_a_statistic_of_a_users_method_replaces_no_column(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = Played(cartpole, tmp_path)
+    run.report(1, statistics={"frames": 9e9, "temperature": 0.5})
+    run.metrics.write_row()
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (row["frames"], row["own/frames"], row["temperature"]) == (run.learner.account.frames, 9e9, 0.5)
+
+
 def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig, tmp_path: Path) -> None:
     run, warned_at = Played(cartpole, tmp_path), list[int]()
     for sequence, explained in enumerate([0.0, 0.5, *[0.0] * 8], 1):

@@ -21,7 +21,6 @@ from watched_processes import rows as rows_of
 from actors.environments import StepResult, VectorEnvironment
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
-from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Event, Message, Row, Saved
 from launch.run.folder import RunFolder
 from launch.run.summary import LearnerDeath, RunCounts
@@ -381,7 +380,7 @@ def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path
     run = session(cartpole, tmp_path)
     parameters = run.learner.variables()["parameters"]
     parameters.assign(np.full(parameters.shape, np.nan, np.float32))
-    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
+    with pytest.raises(TrainingFailedError, match="not finite any more at update 0"):
         run.run()
     assert not list(tmp_path.glob("checkpoints/*.index"))
     # The run fails in its first checkpoint, and in its last one again.

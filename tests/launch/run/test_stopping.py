@@ -297,6 +297,10 @@ def test_a_verdict_comes_early_where_the_mean_is_far_from_the_target() -> None:
     assert predicted_verdict(np.full(40, 21.0), 100, 18.0, -20.5) is True
     assert predicted_verdict(np.full(40, 18.0), 100, 18.0, -20.5) is None, "no deviation is not certain"
     assert predicted_verdict(np.full(40, 21.0), 100, 18.0, None) is None
+    # What even perfect play to the end would count as.
+    assert confirmed_mean(np.full(100, 500.0), 2, 20.0) == pytest.approx(492.45, abs=0.01)
+    for target, verdict in ((492.4, None), (492.5, False)):
+        assert predicted_verdict(np.full(20, 500.0), 100, target, 20.0, 2) is verdict
     assert predicted_verdict(np.full(40, float("nan")), 100, 18.0, -20.5) is None
     assert predicted_verdict(np.full(100, 21.0), 100, 18.0, -20.5) is None, "there is nothing to predict"
     # Of 20 games of 100, with a mean of 18: the bound is 1.28 · √(80 / (100 · 20)) · √(20 / 19) = 0.2627 above it.

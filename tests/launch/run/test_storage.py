@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from unittest.mock import Mock
 
 import fsspec
@@ -81,8 +81,12 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
 def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "checkpoints").mkdir(parents=True)
-    for name in ("checkpoint", "update-1.index", "update-2.data"):
+    for name in ("checkpoint", "update-1.index", "update-1.data", "update-2.data", "update-2.index"):
         (here / "checkpoints" / name).write_text("old")
+    (here / "metrics.jsonl").touch()
+    # Of a save under way.
+    (here / "checkpoints" / "update-3_temp").mkdir()
+    (here / "checkpoints" / "update-3_temp" / "part-00000-of-00001.data-00000-of-00001").touch()
     logged = list[str]()
     copy, files = RemoteCopy(here, f"file://{there}", logged.append), fsspec.filesystem("file")
     sent, remove = Mock(wraps=files.pipe_file), files.rm_file
@@ -92,8 +96,18 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
         # Nothing has changed since.
         copy.finish()
     names = [Path(call.args[0]).name for call in sent.call_args_list]
-    assert names == ["update-2.data", "checkpoint", "update-1.index"], "files that refer to others come last"
-    shutil.rmtree(here / "checkpoints")
+    # The newest checkpoint first, which is deleted last. Files that refer to others come after them.
+    assert names == [
+        "update-2.data",
+        "update-2.index",
+        "update-1.data",
+        "update-1.index",
+        "metrics.jsonl",
+        "checkpoint",
+    ]
+    for old in here.glob("checkpoints/*[!p]"):
+        old.unlink()
+    (here / "checkpoints" / "update-3.index").write_text("new")
 
     def fail_at_the_second(path: str) -> None:
         if removal.call_count == 2:
@@ -106,7 +120,34 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
         copy.finish()
     assert logged[0].endswith("could not be brought up to date: OSError: the network is down")
     copy.finish()
-    assert list((there / "checkpoints").iterdir()) == []
+    assert [path.name for path in (there / "checkpoints").iterdir()] == ["update-3.index"]
+
+
+def test_a_slow_copy_keeps_its_last_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has another: those of its list may be replaced before it comes to them."""
+    checkpoints, files, logged = tmp_path / "checkpoints", fsspec.filesystem("memory"), list[str]()
+    checkpoints.mkdir()
+
+    def save(update: int) -> None:
+        for old in checkpoints.glob("*"):
+            old.unlink()
+        for kind in ("data", "index"):
+            (checkpoints / f"update-{update}.{kind}").write_text("weights")
+
+    def kept() -> set[str]:
+        return {PurePosixPath(name).name for name in files.find("/slow/run/checkpoints")}
+
+    copy, send = RemoteCopy(tmp_path, "memory://slow/run", logged.append), files.pipe_file
+    save(1)
+    copy.finish()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "pipe_file", lambda path, content: (send(path, content), save(3)))
+        save(2)
+        copy.finish()
+    assert {"update-1.data", "update-1.index"} <= kept()
+    assert [line.partition(" before ")[0] for line in logged] == ["warning: checkpoints were replaced"]
+    copy.finish()
+    assert kept() == {"update-3.data", "update-3.index"}
 
 
 def test_a_copy_has_what_changed_during_its_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from launch.run.folder import RunFolder
 from launch.run.weights import BestWeights
+from shared.types import WeightSnapshot
 
 NAN, INF = float("nan"), float("inf")
 
@@ -63,7 +64,7 @@ def test_the_best_weights(offers: list, kept: list, tmp_path: Path, monkeypatch:
             if measure == "full disk":
                 patch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
             parameters = np.full(3, version, np.float32)
-            best.keep_if_best(version, parameters, mean, source, surely=measure == "confirmation")
+            best.keep_if_best(WeightSnapshot(version, parameters), mean, source, always=measure == "confirmation")
         found.append(best_version(file))
     assert found == kept
     assert len(logged) == ((18.0, "full disk") in offers)

@@ -102,6 +102,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "network.centre_observations": False,
         "environment.terminal_on_life_loss": True,
     },
+    # IMPALA, arXiv 1802.01561, Table G.1: a loss scaling of 0.5, of half a squared error; ε 0.01, 50 M agent steps.
+    "impala-shallow": {
+        "method.reduction": "sum",
+        "method.value_cost": 0.25,
+        "optimizer.learning_rate": 6e-4,
+        "optimizer.epsilon": 0.01,
+        "network.name": "nature_cnn",
+        "network.centre_observations": False,
+        "environment.terminal_on_life_loss": True,
+        "total_frames": 200_000_000,
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from shared.config import ActorConfig, EnvironmentConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry, import_modules
+from shared.registry import METHODS, NETWORKS, SCHEDULES, Entry, MethodEntry, NetworkEntry, import_modules
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 
@@ -37,6 +38,10 @@ from shared.types import ActionSpec, ImagePart, ObservationParts
 def test_a_setting_with_an_effect_is_accepted(preset: str, given: dict[str, Any]) -> None:
     environment = {"environment.id": "CartPole-v1"} if preset == "lunarlander" else {}
     assert resolved_run(preset, {**environment, **given}).config
+
+
+class Whole:
+    """A network of a user that takes images beside numbers as a whole."""
 
 
 class Headless:
@@ -72,6 +77,31 @@ def test_the_modules_of_the_working_folder_shadow_no_others(tmp_path: Path, monk
     import_modules([f"ours_{tmp_path.name}", f"theirs_{tmp_path.name}"])
     ours, theirs = (sys.modules.pop(f"{name}_{tmp_path.name}") for name in ("ours", "theirs"))
     assert (Path(str(ours.__file__)).parent, Path(str(theirs.__file__)).parent) == (tmp_path, tmp_path / "installed")
+
+
+def test_a_thread_waits_for_the_import_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module is in `sys.modules` before its import has ended."""
+    name = f"slow_{tmp_path.name}"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{name}.py").write_text("import threading\nbegun, goes_on = GATES\nbegun.set()\ngoes_on.wait(60)\n")
+    gates = threading.Event(), threading.Event()
+    monkeypatch.setattr("builtins.GATES", gates, raising=False)
+    imported = list[bool]()
+
+    def import_it() -> None:
+        import_modules([name])
+        imported.append(hasattr(sys.modules[name], "goes_on") and gates[1].is_set())
+
+    threads = [threading.Thread(target=import_it) for _ in range(2)]
+    threads[0].start()
+    assert gates[0].wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    gates[1].set()
+    for thread in threads:
+        thread.join(60)
+    assert imported == [True, True]
+    del sys.modules[name]
 
 
 def test_a_file_of_all_settings_is_no_choice(tmp_path: Path) -> None:
@@ -125,13 +155,17 @@ BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, floa
             {"network": NetworkConfig(observation_scaling="bounds")},
             "has no finite bounds in observation [1]",
         ),
+        (BOTH, {"network": NetworkConfig(name="whole", observation_scaling="running")}, "mlp, and whole is none"),
         (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and its images are"),
         (replace(IMAGES, observation_shape=(1080, 1920, 12)), {}, " GiB; use --environment.screen-size 84"),
         # Of all actors together.
         (IMAGES, {"actor": ActorConfig(unroll_length=20, total_environments=10_000)}, " GiB; use --environment.screen"),
     ],
 )
-def test_what_a_network_cannot_see_is_one_line(spec: EnvironmentSpec, settings: dict[str, Any], line: str) -> None:
+def test_what_a_network_cannot_see_is_one_line(
+    spec: EnvironmentSpec, settings: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NETWORKS, "whole", NetworkEntry(__name__, "Whole", images=True, whole=True))
     config = RunConfig(environment=EnvironmentConfig(id="Task-v0"), **settings)
     with pytest.raises(ConfigurationError) as raised:
         check_network(config, spec)
