@@ -78,12 +78,14 @@ class Actor:
         self._stage_ended = time.perf_counter()
         # Moments of observations and of returns, sent with the first gradient of a rollout.
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
-        # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
-        self._ahead = 0
-        if actor.most_rollouts_ahead:
+        # Warm-up rollouts that are still to be played, one in a call: a run that stops waits for calls under way.
+        self._warm_up_rollouts_left = 0
+        if actor.max_warm_up_rollouts:
             # The rollouts of many actors are a few consecutive steps of each. Episodes that begin together show one
             # phase of the game at a time, until they drift apart (arXiv 2511.21011).
-            self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + actor.most_rollouts_ahead))
+            self._warm_up_rollouts_left = int(
+                np.random.default_rng(seeds.actions).integers(1 + actor.max_warm_up_rollouts)
+            )
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Heartbeat:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
@@ -97,8 +99,8 @@ class Actor:
         """
         self._end_stage("wait")
         self._synchronise(snapshot, target)
-        if self.next_call is NextCall.AHEAD:
-            self._play_ahead()
+        if self.next_call is NextCall.WARM_UP:
+            self._play_warm_up()
             return Heartbeat(self.actor_id, new_steps_follow=False)
         refused = None
         if self.next_call is NextCall.ROLLOUT:
@@ -116,10 +118,10 @@ class Actor:
             self._gradients.graphs.assign_target(target)
         self._end_stage("synchronise")
 
-    def _play_ahead(self) -> None:
+    def _play_warm_up(self) -> None:
         """Play a rollout whose agent steps and seconds are in no gradient and no count."""
         self._player.play()
-        self._ahead -= 1
+        self._warm_up_rollouts_left -= 1
         # Episodes under way still count from their starts.
         self._builder.take_episodes()
         self._builder.take_rewards()
@@ -221,8 +223,8 @@ class Actor:
 
     @property
     def next_call(self) -> NextCall:
-        if self._ahead:
-            return NextCall.AHEAD
+        if self._warm_up_rollouts_left:
+            return NextCall.WARM_UP
         return NextCall.ROLLOUT if self._gradients.rollout_is_done else NextCall.GRADIENT
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:

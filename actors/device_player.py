@@ -1,4 +1,5 @@
-"""Plays rollouts on a GPU: the network plays one vector of environments while the other is emulated.
+"""Double-buffered sampling on a GPU (Petrenko et al. 2020, arXiv 2006.11751): the network plays one vector of
+environments while the other is emulated.
 
     vector 0, emulated   ███████    ███████    ███████
     vector 1, emulated        ███████    ███████    ███████
@@ -33,14 +34,14 @@ _T = TypeVar("_T")
 class DevicePlayer:
     """A `Player` whose observations are on the device that TensorFlow computes with.
 
-    Each observation is uploaded once: of an Atari game its newest frame, which the device stacks; else the whole
-    observation, with its mask if there is one. One graph call stores the observations in the ring of the rollout, and
-    samples the actions. Values and log π of the actions stay in rings of their own. Rewards and ends are collected on
-    the host, see `RolloutBuilder`, and follow with the gradient.
+    Each observation is uploaded once: for Atari its newest frame, which the device stacks; otherwise the whole
+    observation, with its action mask if there is one. One graph call stores the observations in the ring of the
+    rollout, and samples the actions. Values and log π of the actions stay in rings of their own. Rewards and ends are
+    collected on the host, see `RolloutBuilder`, and follow with the gradient.
 
-    A ring has the rows of a rollout one time after another, each time with the rows of both vectors: as [T, B, …] it is
-    the same memory. Both vectors take their random numbers from the stream of the policy, in turn. So actions depend on
-    the number of environments, and differ from those of the CPU's `Player`, which draws for all environments at once.
+    Row 2t + v of a ring has the values of vector v at time t: reshaped to [T, B, …] it is the same memory. Both vectors
+    take their random numbers from the stream of the policy, in turn. So actions depend on the number of environments,
+    and differ from those of the CPU's `Player`, which draws for all environments at once.
 
     `gradients` read the rings. For `seeds` see `Player`. `emulator_threads` step one of the vectors.
     """
@@ -55,7 +56,7 @@ class DevicePlayer:
         emulator_threads: int = 1,
     ) -> None:
         if policy.method.needs_next_actions:
-            raise setting_error("method.name", config.method.name, "is not carried with --actor.device gpu")
+            raise setting_error("method.name", config.method.name, "does not run with --actor.device gpu")
         actor = config.actor
         self._policy, self._gradients, self._unroll_length = policy, gradients, actor.unroll_length
         self._stacks_frames = isinstance(adapter_of(config.environment), AtariAdapter)
@@ -70,14 +71,14 @@ class DevicePlayer:
         count = actor.environments // VECTORS
         self._times = [tf.constant(t) for t in range(actor.unroll_length + 1)]
         self._observations = self._ring(actor.unroll_length + 1, (count, *spec.row_shape), spec.observation_dtype)
-        self._acted = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
+        self._policy_output = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
         number = tf.TensorSpec((), tf.int32)
         shape = spec.row_shape[:-1] if self._stacks_frames else spec.row_shape
         images, restarted = tf.TensorSpec((count, *shape), spec.observation_dtype), tf.TensorSpec((count,), tf.bool)
         signature = [number, number, images, restarted]
         self._act = Graph(self._act_graph, signature, compiled=policy.compiled)
-        self._see = Graph(self._see_graph, signature, compiled=policy.compiled)
-        self._see_newest(actor.unroll_length)
+        self._store = Graph(self._store_graph, signature, compiled=policy.compiled)
+        self._store_newest(actor.unroll_length)
 
     @staticmethod
     def make_policy(config: RunConfig, spec: EnvironmentSpec, seed: int) -> Policy:
@@ -90,6 +91,7 @@ class DevicePlayer:
         return Policy(config, spec, environments=config.actor.environments // VECTORS, seed=seed, compiled=has_gpu())
 
     def play(self) -> PlayedRollout:
+        """Play T vector steps with the current weights."""
         clock = time.perf_counter
         environment = acting = 0.0
         last = self._unroll_length
@@ -115,14 +117,14 @@ class DevicePlayer:
                 self.builder.add(np.concatenate(last_actions), _joined(results))
             last_actions = next_actions
         before = clock()
-        self._see_newest(last)
-        self._gradients.keep_rollout(*(self._time_major(ring) for ring in self._acted))
+        self._store_newest(last)
+        self._gradients.keep_rollout(*(self._time_major(ring) for ring in self._policy_output))
         rollout = self.builder.finish()._replace(observations=self._time_major(self._observations))
         return PlayedRollout(rollout, environment, acting + clock() - before)
 
-    def _see_newest(self, t: int) -> None:
+    def _store_newest(self, t: int) -> None:
         for index, vector in enumerate(self._vectors):
-            self._see(self._times[t], self._times[index], vector.shown, vector.restarted)
+            self._store(self._times[t], self._times[index], vector.shown, vector.restarted)
 
     def _act_graph(self, t: tf.Tensor, vector: tf.Tensor, images: tf.Tensor, restarted: tf.Tensor) -> tf.Tensor:
         """Actions [B / 2, …] of a vector at time `t`, from its observations then."""
@@ -133,12 +135,12 @@ class DevicePlayer:
             observations = tf.where(t > 0, stacked, last)
         _write(self._observations, t, vector, observations)
         actions, *outputs = self._policy.sampled(observations)
-        for ring, tensor in zip(self._acted, outputs, strict=False):
+        for ring, tensor in zip(self._policy_output, outputs, strict=False):
             if tensor is not None:
                 _write(ring, t, vector, tensor)
         return actions
 
-    def _see_graph(self, t: tf.Tensor, vector: tf.Tensor, images: tf.Tensor, restarted: tf.Tensor) -> None:
+    def _store_graph(self, t: tf.Tensor, vector: tf.Tensor, images: tf.Tensor, restarted: tf.Tensor) -> None:
         observations = self._stacks(t, vector, images, restarted)[1] if self._stacks_frames else images
         _write(self._observations, t, vector, observations)
 
@@ -191,7 +193,7 @@ class EmulatedVector:
         # The thread also makes and closes them: the renderer of their images may belong to one thread, as OpenGL does.
         self._thread = ThreadPoolExecutor(1, "emulator")
         self._environments = self._in_thread(lambda: VectorEnvironment(settings, len(seeds), threads))
-        self.shown = self._shown(self._in_thread(lambda: self._environments.reset(seeds)))
+        self.shown = self._newest_of(self._in_thread(lambda: self._environments.reset(seeds)))
         self.reset_non_finite = self._environments.reset_non_finite
         self.restarted = np.ones(len(seeds), bool)
         self._ended = np.zeros(len(seeds), bool)
@@ -203,7 +205,7 @@ class EmulatedVector:
     def end_step(self) -> StepResult:
         assert self._step is not None, "a step begins first"
         result, self._step = self._step.result(), None
-        self.shown = self._shown(result.observations)
+        self.shown = self._newest_of(result.observations)
         self.restarted, self._ended = self._ended, result.terminated | result.truncated
         return result
 
@@ -215,7 +217,7 @@ class EmulatedVector:
     def _in_thread(self, function: Callable[[], _T]) -> _T:
         return self._thread.submit(function).result()
 
-    def _shown(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def _newest_of(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         return observations[..., 0] if self._newest_frame else observations
 
 

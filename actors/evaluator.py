@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.policy import Policy, carry_state
+from actors.policy import Policy, reset_ended_states
 from shared.config import EvaluationConfig, RunConfig
 from shared.errors import END_ADVICE
 from shared.methods.method import make_explorer
@@ -101,8 +101,8 @@ class Evaluator:
         self._fingerprints = EpisodeFingerprints(self._observations)
         self._state = self.policy.first_state(self._count)
 
-    def play(self, episodes: int, most_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
-        """Play until `episodes` have ended in each environment, or its share of all, but at most `most_steps`.
+    def play(self, episodes: int, max_steps: int, *, number: int = 0, actor_id: int = 0) -> EvaluationPart:
+        """Play until `episodes` have ended in each environment, or its share of all, but at most `max_steps`.
 
         An environment that is done goes on with further episodes until all are. The part has this `number` and
         `actor_id`.
@@ -116,12 +116,12 @@ class Evaluator:
         which: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         order, games = which.copy(), list[int]()
         agent_steps = 0
-        for _ in range(most_steps):
+        for _ in range(max_steps):
             if (self._ended >= goal).all():
                 break
             resets = self._resets_next
             acted = act(self._observations, self._state)
-            actions, self._state = acted.actions, carry_state(acted.state, resets)
+            actions, self._state = acted.actions, reset_ended_states(acted.state, resets)
             result = self._environments.step(actions)
             self._observations = result.observations
             self._fingerprints.step(actions, result.rewards, result.observations, resets)

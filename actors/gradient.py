@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from actors.policy import Acted, Policy, assign_graph, build_network
+from actors.policy import Policy, PolicyOutput, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
 from shared.methods.method import MethodLoss, RolloutTensors, Samples, TargetInputs
@@ -52,7 +52,7 @@ class GradientGraphs:
 
     Attributes:
         whole: True for gradients of whole rollouts, by `of_rollout`. Others are by `targets` and `of_minibatch`.
-        drawable: number of agent steps of a rollout, or, with a memory, of environments: their times belong together.
+        index_count: number of agent steps of a rollout; with a memory of environments, whose times belong together.
         reports_moments: True if rollouts have `AdvantageMoments`.
         statistics: their names, in the order of the tensor that gradients come with; known once a graph is traced.
     """
@@ -61,7 +61,7 @@ class GradientGraphs:
         actor = self.actor = config.actor
         self._policy, self.has_memory = policy, bool(policy.network.state_units)
         self.whole = actor.minibatches == 1 and (actor.fresh_gradients or actor.epochs == 1)
-        self.drawable = actor.environments if self.has_memory else actor.agent_steps_in_flight
+        self.index_count = actor.environments if self.has_memory else actor.agent_steps_in_flight
         self.reports_moments = config.method.standardise_advantages and actor.fresh_gradients
         self.statistics: list[str] = []
         self._target_network, self._target_version = None, -1
@@ -71,7 +71,7 @@ class GradientGraphs:
         rollout = _rollout_signature(config, spec, policy.network.state_units)
         floats, moments = rollout.mask, tf.TensorSpec([3], tf.float64)
         acting = (floats, moments, tf.TensorSpec([], tf.bool)) if actor.needs_behaviour else ()
-        indices = tf.TensorSpec([self.drawable // actor.minibatches], tf.int32)
+        indices = tf.TensorSpec([self.index_count // actor.minibatches], tf.int32)
         samples = Samples(rollout.actions, floats, floats, floats, floats)
         minibatch = [indices, rollout.observations, samples, rollout.first_state]
         self.of_rollout = Graph(self._rollout_graph, [acting, rollout], compiled=policy.compiled)
@@ -139,11 +139,11 @@ class GradientGraphs:
         return self._differentiated(tape, loss)
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
-        by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
+        gradients = tape.gradient(loss.total, self._policy.network.trainable_variables)
         # A weight that the loss does not depend on has gradient 0. So have running moments, the last in the layout,
         # which are not trained.
-        by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
-        pieces = zip(by_variable, self._policy.layout.sizes, strict=True)
+        gradients += [None] * (len(self._policy.layout.sizes) - len(gradients))
+        pieces = zip(gradients, self._policy.layout.sizes, strict=True)
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)
         self.statistics = list(loss.statistics)
         return flat, tf.stack(list(loss.statistics.values()))
@@ -183,7 +183,7 @@ class Gradients:
         """True if the last rollout has no gradients left."""
         return self._rollout is None
 
-    def keep(self, t: int, acted: Acted) -> None:
+    def keep(self, t: int, acted: PolicyOutput) -> None:
         """Keep value and log π of acting at time `t` of the current rollout, where the policy gives them."""
         if acted.values is not None:
             self._values[t] = acted.values
@@ -253,9 +253,9 @@ class Gradients:
     def _order_of(self, epoch: int) -> npt.NDArray[np.int32]:
         """Indices of agent steps, time-major, or of environments, in the order of an epoch."""
         if self._minibatches == 1:
-            return np.arange(self.graphs.drawable, dtype=np.int32)
+            return np.arange(self.graphs.index_count, dtype=np.int32)
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
-        return random.permutation(self.graphs.drawable).astype(np.int32)
+        return random.permutation(self.graphs.index_count).astype(np.int32)
 
 
 def _rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> Rollout:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.gradient import Gradients
-from actors.policy import Acted, Policy, carry_state
+from actors.policy import Policy, PolicyOutput, reset_ended_states
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.types import Rollout
@@ -45,7 +45,7 @@ class Player:
         self.builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._state = policy.first_state(config.actor.environments)
         # The first actions of the next rollout, if they are chosen already.
-        self._next_acted: Acted | None = None
+        self._next_acted: PolicyOutput | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds)
 
     @staticmethod
@@ -54,6 +54,7 @@ class Player:
         return Policy(config, spec, environments=actor.environments, seed=seed, unroll_length=actor.unroll_length)
 
     def play(self) -> PlayedRollout:
+        """Play T vector steps with the current weights."""
         clock = time.perf_counter
         environment = acting = 0.0
         before = clock()
@@ -68,7 +69,7 @@ class Player:
                 # Its value and log π come from the weights that chose it.
                 acted, next_acted = next_acted, None
             self._gradients.keep(t, acted)
-            self._state = carry_state(acted.state, builder.resets)
+            self._state = reset_ended_states(acted.state, builder.resets)
             chosen = clock()
             builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
             stepped = clock()

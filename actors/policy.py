@@ -1,4 +1,4 @@
-"""A network that acts: flat weights in, actions out."""
+"""The policy of an actor: the network of a run, from `build_network`, and its ways to act, each one graph call."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,12 +27,12 @@ from shared.types import Float32Array
 State = tuple[Float32Array, ...]
 
 
-class Acted(NamedTuple):
+class PolicyOutput(NamedTuple):
     """Result of a policy for a batch of B observations.
 
     `actions` are int32 [B(, C)] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of
     the actions; they are None unless `ActorConfig.needs_behaviour`, and log π also if π has no density. `state`: of the
-    network, for the next call, float32 [B, U] each, empty without a memory; see `carry_state`.
+    network, for the next call, float32 [B, U] each, empty without a memory; see `reset_ended_states`.
     """
 
     actions: npt.NDArray[np.generic]
@@ -41,7 +41,7 @@ class Acted(NamedTuple):
     state: State = ()
 
 
-def carry_state(state: State, resets: npt.NDArray[np.bool_]) -> State:
+def reset_ended_states(state: State, resets: npt.NDArray[np.bool_]) -> State:
     """The state [B, U] each before the next time: zeros where the step, bool [B], only reset."""
     if not state or not resets.any():
         return state
@@ -122,7 +122,8 @@ class Policy:
         self._explorations[actor_id] = self._make_explorer(seed=seed).state()
 
     def explore_as(self, actor_id: int) -> None:
-        """Go on with the exploration of an actor, and keep the previous actor's. The first actor needs no `add`."""
+        """Go on with the exploration of an actor, and keep the previous actor's. The first actor needs no
+        `add_exploration`."""
         if self._explores_as is not None and self._explores_as != actor_id:
             self._explorations[self._explores_as] = self.explorer.state()
             self.explorer.restore(self._explorations.pop(actor_id))
@@ -132,33 +133,36 @@ class Policy:
         """The state at the start of an episode: zeros float32 [B, U] each; empty without a memory."""
         return tuple(np.zeros((environments, units), np.float32) for units in self.network.state_units)
 
-    def act(self, observations: npt.NDArray[np.generic], state: State = (), t: int | None = None) -> Acted:
+    def act(self, observations: npt.NDArray[np.generic], state: State = (), t: int | None = None) -> PolicyOutput:
         """Draw an action for each of observations [B, …], with exploration.
 
-        With a time `t` of a rollout, below `unroll_length`, the network's activations are stored for its gradient.
+        With a time `t` of a rollout, below `unroll_length`, activations are stored if the gradient will reuse them.
         """
         if t is None:
-            return self._acted(self._act(observations, *state))
-        return self._acted(self._act_and_store(self._times[t], observations, *state))
+            return self._policy_output(self._act(observations, *state))
+        return self._policy_output(self._act_and_store(self._times[t], observations, *state))
 
-    def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> Acted:
-        return self._acted(self._greedy(observations, *state))
+    def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> PolicyOutput:
+        """The greedy action for each of observations [B, …]."""
+        return self._policy_output(self._greedy(observations, *state))
 
     def values(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array:
+        """`Method.value` for observations [B, …]: float32 [B]."""
         return self._values(observations, *state)[0].numpy()
 
     def preferences(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array | None:
+        """`Method.preferences` for observations [B, …]: float32 [B, A], or None."""
         output = self._preferences(observations, *state)
         return output[0].numpy() if output else None
 
-    def _acted(self, output: Sequence[tf.Tensor]) -> Acted:
+    def _policy_output(self, output: Sequence[tf.Tensor]) -> PolicyOutput:
         # None outputs are not returned; the state is last.
         count = len(output) - len(self.network.state_units)
         arrays = [tensor.numpy() for tensor in output]
-        return Acted(*arrays[:count])._replace(state=tuple(arrays[count:]))
+        return PolicyOutput(*arrays[:count])._replace(state=tuple(arrays[count:]))
 
     def sampled(self, *inputs: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
-        """Graph code: the tensors of `Acted`, from observations and the state."""
+        """Graph code: the tensors of `PolicyOutput`, from observations and the state."""
         return self._sample(self._forward(*inputs))
 
     def _act_and_store_graph(self, t: tf.Tensor, *inputs: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
@@ -182,6 +186,11 @@ class Policy:
 
 
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
+    """The network of a run, with initial weights.
+
+    Raises:
+        ConfigurationError: a network of the user does not fit its heads or observations, or cannot be made.
+    """
     settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
     network: Network
@@ -236,6 +245,8 @@ def _takes(inputs: Sequence[Any], shape: Sequence[int]) -> bool:
 
 
 def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
+    """A graph that sets all variables of a network from float32 [P]."""
+
     def assign(parameters: tf.Tensor) -> None:
         # Aligned slices of a vector share its memory; `tf.split` would copy them.
         for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):

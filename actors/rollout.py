@@ -9,7 +9,7 @@ from shared.graph import aligned
 from shared.moments import Moments, factor_of_rewards
 from shared.types import ActionSpec, EpisodeStats, Float32Array, Rollout
 
-_MOST_NORMALISED_REWARD = 10.0
+_MAX_NORMALISED_REWARD = 10.0
 
 
 class RolloutBuilder:
@@ -40,8 +40,8 @@ class RolloutBuilder:
         self._discount = config.method.discount
         self._reward_scale = settings.reward_scale
         self._normalises_rewards = settings.normalise_rewards
-        most_normalised = _MOST_NORMALISED_REWARD if settings.normalise_rewards else None
-        self._most_reward = 1.0 if settings.clip_rewards else most_normalised
+        most_normalised = _MAX_NORMALISED_REWARD if settings.normalise_rewards else None
+        self._max_reward = 1.0 if settings.clip_rewards else most_normalised
         self.reward_factor: float | None = None
         # G ← γG + r of each environment, and all G of a rollout.
         self._discounted_return = np.zeros(environments, np.float64)
@@ -163,7 +163,7 @@ class RolloutBuilder:
         )  # fmt: skip
 
     def _training_rewards(self) -> Float32Array:
-        rewards, most = self._rewards, self._most_reward
+        rewards, most = self._rewards, self._max_reward
         if self._normalises_rewards:
             factor = self._own_factor() if self.reward_factor is None else self.reward_factor
             with np.errstate(over="ignore"):

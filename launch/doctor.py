@@ -13,8 +13,8 @@ from launch.provenance import source_digest, versions
 from launch.tensorflow_setup import kernels, prepare_tensorflow
 from shared.errors import ConfigurationError, typed_line
 
-_LEAST_SHARED_BYTES = 512 * 2**20
-_MOST_OF_AN_ERROR = 200
+_MIN_SHARED_BYTES = 512 * 2**20
+_MAX_ERROR_CHARACTERS = 200
 _ADVICE = "run there: pip install 'tributary-rl[gpu]'; docs/gpu.md has more"
 
 
@@ -69,7 +69,7 @@ def _failures(report: dict[str, Any], here: dict[str, Any]) -> Iterator[tuple[st
     if not actors_in(report["memory_bytes"], learner=True):
         yield f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"
     shared = report["shared_memory_bytes"]
-    if shared is not None and shared < _LEAST_SHARED_BYTES:
+    if shared is not None and shared < _MIN_SHARED_BYTES:
         advice = "start the container with --shm-size=2g, or mount a larger tmpfs there"
         yield f"/dev/shm holds {shared >> 20} MiB", advice
     if report.get("gpu"):
@@ -95,7 +95,7 @@ def probe_gpus() -> dict[str, Any] | None:
         return {"gpus": count, **_compute_on_gpus()} if count else None
     except Exception as error:
         # Any failure is a result of the probe.
-        return {"gpus": count, "error": typed_line(error)[:_MOST_OF_AN_ERROR]}
+        return {"gpus": count, "error": typed_line(error)[:_MAX_ERROR_CHARACTERS]}
 
 
 def gpu_shortages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:

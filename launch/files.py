@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from shared.errors import setting_error
 
 # As many as Linux follows.
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 def typed_path(text: str) -> Path:
@@ -49,7 +49,7 @@ def _is_stream(path: Path) -> bool:
 def _descriptor(path: Path) -> int | None:
     """The file descriptor that a path like /dev/stdout names; None for any other path."""
     # Links may lead to one another.
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         if not path.is_symlink():
             break
         folder = os.path.realpath(path.parent)

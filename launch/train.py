@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, take_all
 from launch.machine import ThreadBudget, thread_budget, usable_gpus
-from launch.on_ray.placement import Placement, gpus_in_reach, place, place_here, placement_lines, sums_of_nodes
+from launch.on_ray.placement import (
+    Placement,
+    gpus_in_reach,
+    gradients_per_sum_by_node,
+    local_placement,
+    place,
+    placement_lines,
+)
 from launch.presets import PRESETS, advice_on_preset
 from launch.processes import without_collections
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped
@@ -222,7 +229,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         placement, budget = _placed(run)
         config = run.config
         with _opened_folder(run, budget), machines_requested(config, placement.learner):
-            if sums := sums_of_nodes(config, placement):
+            if sums := gradients_per_sum_by_node(config, placement):
                 sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
                 run.say(f"aggregation:  {sizes} gradients of a node make one message")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
@@ -242,7 +249,7 @@ def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
     from launch.on_ray.cluster import check_nodes, cluster_nodes
 
     if run.budget is not None:
-        return place_here(run.budget), run.budget
+        return local_placement(run.budget), run.budget
     check_nodes()
     nodes = cluster_nodes()
     run.config, device = on_device(run.config, run.spec, gpus_in_reach(run.config, nodes), resume=run.resume)

@@ -50,7 +50,7 @@ class Ledger:
         self.pending = self.gradients_pending = 0
         self.updates += 1
 
-    def if_it_ends(self) -> "Ledger":
+    def closed(self) -> "Ledger":
         """The ledger of a run that ends now: pending gradients are dropped as `unfinished_update`."""
         ended = deepcopy(self)
         if self.gradients_pending:

@@ -11,7 +11,7 @@ The life of a gradient report, with the states that the account knows in capital
     admitted? ── no ──► DROPPED  duplicate · wrong_layout · unknown_version · too_old
         │ yes           non_finite: its actor found the rollout or the gradient so
     PENDING      added to the sum
-        │ └─────────► DROPPED  unfinished_update: the run ended, or its K or weights were replaced, before the K-th
+        │ └─────────► DROPPED  unfinished_update: the run ended before the K-th, or resumed with a smaller K
         │ the K-th             non_finite: the sum overflows, of gradients that are finite
     APPLIED      clipped by global norm, one optimizer step, accumulator reset, version + 1, a new snapshot published
 
@@ -59,7 +59,7 @@ class Learner:
         config: the settings of the run.
         layout: of its network.
         parameters: the initial ones, float32 [P].
-        observed: number of observations behind the running mean and variance among them.
+        observed: number of observations behind the running mean and variance in `parameters`; 0 for a new run.
     """
 
     def __init__(
@@ -116,17 +116,19 @@ class Learner:
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
         learning_rate = self.account.learning_rate_at(self.account.frames_of(before))
         self._update_target(sampled, before)
-        reasons = [self._refusal(report, aggregated.gradient) for report in aggregated.reports]
-        in_sum = [reason for report, reason in zip(aggregated.reports, reasons, strict=True) if not report.non_finite]
-        refused: DropReason | None = next(filter(None, in_sum), None)
+        reasons = [self._reason_to_refuse(report, aggregated.gradient) for report in aggregated.reports]
+        reasons_in_sum = [
+            reason for report, reason in zip(aggregated.reports, reasons, strict=True) if not report.non_finite
+        ]
+        refused: DropReason | None = next(filter(None, reasons_in_sum), None)
         lags = [self.version - report.version for report in aggregated.reports]
         updated, norm, reports = False, float("nan"), list(aggregated.reports)
-        if refused is None and in_sum:
-            finite, updated, norm = self._accumulator.push(aggregated.gradient, learning_rate, len(in_sum))
+        if refused is None and reasons_in_sum:
+            finite, updated, norm = self._accumulator.push(aggregated.gradient, learning_rate, len(reasons_in_sum))
             if not finite:
                 refused = "non_finite"
-                summed = len(in_sum) + self.account.ledger.gradients_pending
-                name = "gradient" if summed == 1 else f"sum of {summed} gradients"
+                gradient_count = len(reasons_in_sum) + self.account.ledger.gradients_pending
+                name = "gradient" if gradient_count == 1 else f"sum of {gradient_count} gradients"
                 reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
                 self.account.ledger.discard_pending("non_finite")
         else:
@@ -148,8 +150,11 @@ class Learner:
             for i, (report, reason, lag) in enumerate(zip(reports, reasons, lags, strict=True))
         ]
 
-    def _refusal(self, report: GradientReport, gradient: Float32Array) -> DropReason | None:
-        """The reason to refuse a report before its gradient is looked at; None if it is accepted."""
+    def _reason_to_refuse(self, report: GradientReport, gradient: Float32Array) -> DropReason | None:
+        """The reason to refuse a report, from all but the values of its gradient; None to admit it.
+
+        Records the report's sequence number: a second call for it returns "duplicate".
+        """
         # The reports of one actor arrive in order, so a number that is not above the last one is a retry.
         if report.sequence <= self._last_sequences.get(report.actor_id, 0):
             return "duplicate"
@@ -183,7 +188,10 @@ class Learner:
             self._target_snapshot = None
 
     def snapshot(self) -> WeightSnapshot:
-        """The current weights: the same object until the next update."""
+        """The current weights: the same object until the next update.
+
+        The first call after an update writes the running moments of observations into the parameters.
+        """
         if self._snapshot is None:
             frames = self.account.frames
             if self._restored_snapshot_frames is not None:
@@ -211,7 +219,7 @@ class Learner:
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.snapshot().parameters).all())
 
-    def fit_unfinished_update(self) -> int:
+    def drop_excess_pending(self) -> int:
         """After a restore with a smaller K, drop the pending gradients if they are K or more.
 
         Their sum was never applied, and is not the sum of the new K. Returns the number of dropped gradients.

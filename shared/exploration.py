@@ -13,11 +13,9 @@ from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
 
-class RandomStream(ABC):
-    """Samples actions. It has a random stream, and may have other variables, such as ε or noise that persists.
-
-    `state` and `restore` are for other actors that sample by the same graphs.
-    """
+class Explorer(ABC):
+    """Samples actions with exploration. Has a random stream, and may have other variables, such as ε or noise that
+    persists."""
 
     def __init__(self, seed: int) -> None:
         self.generator = tf.random.Generator.from_seed(seed)
@@ -30,13 +28,15 @@ class RandomStream(ABC):
         """Graph code: one action per environment, int32 [B(, C)] or float32 [B, D], from the output for a batch."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The variables as arrays by name: the exploration of one actor."""
         return {"generator": self.generator.state.numpy()}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Continue from a `state`, so that several actors share one explorer's graphs."""
         self.generator.state.assign(state["generator"])
 
 
-class CategoricalSampler(RandomStream):
+class CategoricalSampler(Explorer):
     """Samples the head "policy" as logits of one choice, or of several at once with `choices` values each."""
 
     def __init__(self, seed: int, choices: tuple[int, ...] = ()) -> None:
@@ -47,7 +47,7 @@ class CategoricalSampler(RandomStream):
         return categorical_sample(output.heads["policy"], self.generator, self._choices)
 
 
-class EpsilonGreedy(RandomStream):
+class EpsilonGreedy(Explorer):
     """A random action with probability ε, else the one of highest value. Each environment has its own ε.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
@@ -110,7 +110,7 @@ def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> n
     return np.array(config.final_epsilons)[np.minimum(choice, count - 1)]
 
 
-class GaussianNoise(RandomStream):
+class GaussianNoise(Explorer):
     """Samples N(μ, σ²) independently at each step; `gaussian` gives μ and log σ of an output."""
 
     def __init__(self, seed: int, gaussian: Callable[[NetworkOutput], tuple[tf.Tensor, tf.Tensor]]) -> None:
@@ -122,7 +122,7 @@ class GaussianNoise(RandomStream):
         return mean + tf.exp(log_std) * self.generator.normal(tf.shape(mean))
 
 
-class StateDependentNoise(RandomStream):
+class StateDependentNoise(Explorer):
     """a = μ(s) + Wᵀz(s), with W kept for several steps: exploration that persists in time.
 
     Raffin et al. 2022 (arXiv 2005.05719). W_hd = σ_hd · ξ_hd with ξ standard normal. An environment draws its ξ anew

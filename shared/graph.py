@@ -74,7 +74,7 @@ class Graph:
             raise ValueError(f"an array {array.dtype} {array.shape}, where the graph takes {dtype.name} {shape}")
         if (
             isinstance(array, np.ndarray)
-            and array.nbytes >= _LEAST_SHARED_BYTES
+            and array.nbytes >= _MIN_SHARED_BYTES
             and array.flags.c_contiguous
             and array.ctypes.data % ALIGNMENT == 0
         ):
@@ -90,7 +90,7 @@ def has_gpu() -> bool:
 # Required by TensorFlow's kernels.
 ALIGNMENT = 64
 # A smaller array is cheaper to copy.
-_LEAST_SHARED_BYTES = 4096
+_MIN_SHARED_BYTES = 4096
 
 
 def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:

@@ -28,13 +28,13 @@ def policy_gradient_loss(log_probs: tf.Tensor, advantages: tf.Tensor, mask: tf.T
 
     Args:
         log_probs: float32 [...], log π(a | s) of the policy that is being learned, from `shared.distributions`.
-        advantages: float32 [...], R - V(s) as it was acted; `standardised` or not.
+        advantages: float32 [...], R - V(s), held constant; `standardised` or not.
         mask: float32 [...], 1 at agent steps.
 
     Returns:
         A float32 scalar, as the losses below. Other shapes are a ValueError: (N,) against (N, 1) would give (N, N).
     """
-    refuse_other_shapes("log_probs", log_probs.shape, advantages=advantages, mask=mask)
+    check_shapes("log_probs", log_probs.shape, advantages=advantages, mask=mask)
     return -masked_mean(zero_masked(log_probs, mask) * zero_masked(tf.stop_gradient(advantages), mask), mask)
 
 
@@ -45,19 +45,19 @@ def clipped_surrogate_loss(
     mask: tf.Tensor,
     clip_ratio: float | tf.Tensor,
 ) -> tuple[tf.Tensor, PolicyDrift]:
-    """The clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347, eq. 7), with r = π(a | s) / π_acting(a | s):
+    """The clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347, eq. 7), with r = π(a | s) / π'(a | s); π' acted:
 
         mean of -min(r · A, clip(r, 1 - ε, 1 + ε) · A)
 
-    At r = 1 its gradient equals that of `policy_gradient_loss`, which has the other arguments. Gradient flows into
-    `log_probs` only.
+    At r = 1 its gradient equals that of `policy_gradient_loss`, where the other arguments are described. Gradient flows
+    into `log_probs` only.
 
     Args:
-        behaviour_log_probs: float32 [...], log π_acting(a | s).
+        behaviour_log_probs: float32 [...], log π'(a | s).
         clip_ratio: ε, a scalar.
     """
     shapes = {"behaviour_log_probs": behaviour_log_probs, "advantages": advantages, "mask": mask}
-    refuse_other_shapes("log_probs", log_probs.shape, **shapes)
+    check_shapes("log_probs", log_probs.shape, **shapes)
     now, before, advantages = (
         zero_masked(x, mask) for x in (log_probs, tf.stop_gradient(behaviour_log_probs), tf.stop_gradient(advantages))
     )
@@ -76,7 +76,7 @@ def squared_errors(values: tf.Tensor, returns: tf.Tensor, mask: tf.Tensor) -> tf
 
     Other shapes are a ValueError.
     """
-    refuse_other_shapes("values", values.shape, returns=returns, mask=mask)
+    check_shapes("values", values.shape, returns=returns, mask=mask)
     return tf.square(zero_masked(tf.stop_gradient(returns), mask) - zero_masked(values, mask))
 
 
@@ -162,7 +162,7 @@ def values_of_actions(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor
     return tf.gather(action_values, actions, axis=-1, batch_dims=actions.shape.rank)
 
 
-def refuse_other_shapes(of: str, shape: tf.TensorShape, **tensors: tf.Tensor) -> None:
+def check_shapes(of: str, shape: tf.TensorShape, **tensors: tf.Tensor) -> None:
     for name, tensor in tensors.items():
         if not shape.is_compatible_with(tensor.shape):
             raise ValueError(f"{name} of shape {tensor.shape} do not fit {of} of shape {shape}")

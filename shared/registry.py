@@ -31,14 +31,14 @@ class Entry:
 @dataclass(frozen=True)
 class NetworkEntry(Entry):
     images: bool
-    least_side: int = 1
+    min_side: int = 1
     whole: bool = False
 
 
 NETWORKS: dict[str, NetworkEntry] = {
-    "a3c_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, least_side=36),
-    "nature_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, least_side=36),
-    "impala_resnet": NetworkEntry("shared.networks.convolutional", "ResidualNetwork", images=True, least_side=36),
+    "a3c_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, min_side=36),
+    "nature_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, min_side=36),
+    "impala_resnet": NetworkEntry("shared.networks.convolutional", "ResidualNetwork", images=True, min_side=36),
     "mlp": NetworkEntry("shared.networks.perceptron", "MultilayerPerceptron", images=False),
 }
 """Networks by `--network.name`."""
@@ -70,7 +70,7 @@ def register_explorer(name: str, explorer: type) -> None:
 
     Args:
         name: value of `--exploration.name`.
-        explorer: a subclass of `shared.exploration.RandomStream` at the top level of its module, with a constructor
+        explorer: a subclass of `shared.exploration.Explorer` at the top level of its module, with a constructor
             explorer(config, actions, environments, seed, training=True or False): the `RunConfig`, the
             `ActionSpec`, and the arguments of `Method.explorer`.
     """

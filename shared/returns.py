@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from shared.losses import refuse_other_shapes
+from shared.losses import check_shapes
 
 
 def lambda_returns(
@@ -39,8 +39,8 @@ def lambda_returns(
     if rewards.shape.rank != 2 or rewards.shape[0] is None:
         raise ValueError(f"rewards must be [T, B] with a static T, got shape {rewards.shape}")
     unroll_length, *batch = rewards.shape
-    refuse_other_shapes("rewards", rewards.shape, discounts=discounts, values=values, mask=mask)
-    refuse_other_shapes("environments", tf.TensorShape(batch), bootstrap_value=bootstrap_value)
+    check_shapes("rewards", rewards.shape, discounts=discounts, values=values, mask=mask)
+    check_shapes("environments", tf.TensorShape(batch), bootstrap_value=bootstrap_value)
     if n_step is not None and not 1 <= n_step <= unroll_length:
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
     next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)

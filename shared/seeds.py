@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 Purpose = Literal["training_evaluation", "evaluation", "recording"]
 
-SEEDS_ARE = (
+EPISODE_SEED_RULE = (
     "numpy.random.SeedSequence([seed, *purpose.encode()]).generate_state(1 + environments) // 2: the first of the "
     "actions, then one of each environment"
 )
 """The rule of `episode_seeds`, for a manifest or a result."""
-ACTOR_SEEDS_ARE = SEEDS_ARE.replace("*purpose.encode()", "actor id")
+ACTOR_SEED_RULE = EPISODE_SEED_RULE.replace("*purpose.encode()", "actor id")
 """The rule of `actor_seeds`, for a manifest."""
 
 

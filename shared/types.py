@@ -2,9 +2,9 @@
 
 Everything is time-major. `T` is the unroll length, `B` the environments of one actor, `P` the number of
 parameters. Images are [height, width, stack]; images and numbers together are a row of bytes, see
-`ObservationParts`. With `environment.action_mask` an observation is a flat row that ends in its mask, so that masks go
-wherever observations go. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of
-the emulator, so frames = agent steps x frame skip.
+`ObservationParts`. With `environment.action_mask` an observation is a flat row that ends in its action mask; the `mask`
+below is another one, of steps. An *agent step* is one decision of the policy in one environment; a *frame* is one frame
+of the emulator, so frames = agent steps x frame skip.
 
 | name             | shape         | dtype           | meaning                                                     |
 | ---------------- | ------------- | --------------- | ----------------------------------------------------------- |
@@ -12,10 +12,10 @@ the emulator, so frames = agent steps x frame skip.
 | actions          | [T, B(, D)]   | int32 / float32 | taken in `observations[t]`; D dimensions, or choices        |
 | next_actions     | [B(, D)]      | as actions      | taken in `observations[T]`, for Sarsa; else zeros           |
 | rewards          | [T, B]        | float32         | follow `actions[t]`; scaled and clipped, as training sees   |
-| discounts        | [T, B]        | float32         | the discount; 0 at a termination, or a life that ends one   |
+| discounts        | [T, B]        | float32         | γ; 0 where the step terminated, or lost a life that ends one |
 | mask             | [T, B]        | float32         | 1 for agent steps, 0 where the step only reset              |
-| first_state      | [B, U] each   | float32         | what a network with a memory carries into time 0            |
-| last_state       | [B, U] each   | float32         | and, as it acted, into time T                               |
+| first_state      | [B, U] each   | float32         | state of a network with a memory before time 0              |
+| last_state       | [B, U] each   | float32         | the same before time T, as computed while acting            |
 | parameters       | [P]           | float32         | all weights, in the order of the `ParameterLayout`          |
 | gradient         | [P]           | float32         | d loss / d parameters, in the same order                    |
 
@@ -160,11 +160,11 @@ class GradientReport(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A call that ended without a gradient. An actor played a rollout, whose gradients follow at newer weights, or one
-    ahead of its first; or a node's aggregator is alive, and its sum is not complete.
+    """The result of a call that ended without a gradient. From an actor: it played a rollout whose gradients follow in
+    later calls at newer weights, or a warm-up rollout. From a node's aggregator: it is alive, its sum incomplete.
 
-    `new_steps_follow`: the next report has agent steps that are in no gradient yet. False of a rollout played ahead,
-    and of a node without an actor: a run that stops does not wait for their next calls.
+    `new_steps_follow`: the next report has agent steps that are in no gradient yet. False after a warm-up rollout, and
+    for a node without actors: a run that stops does not wait for their next calls.
     """
 
     actor_id: int
@@ -172,10 +172,13 @@ class Heartbeat(NamedTuple):
 
 
 class NextCall(Enum):
-    """What the next call of an actor does: it plays a rollout that is in no gradient, plays one of training, or
-    differentiates the last one again."""
+    """The kind of an actor's next call.
 
-    AHEAD = "ahead"
+    WARM_UP: play a rollout that is in no gradient and no count. ROLLOUT: play a rollout and, without
+    `actor.fresh_gradients`, compute its first gradient. GRADIENT: compute the next gradient of the last rollout.
+    """
+
+    WARM_UP = "warm_up"
     ROLLOUT = "rollout"
     GRADIENT = "gradient"
 
@@ -195,8 +198,8 @@ class EvaluationShare(NamedTuple):
     """The part of an evaluation that one actor plays, or the actors of one node, over several calls.
 
     `number`: of the evaluation in the run. Its environments from `first` on, `size` of them, each play until `episodes`
-    of their episodes have ended. The first call of an evaluation comes with its weights, which the receiver keeps;
-    later ones come with the newest weights.
+    of their episodes have ended. Only the first call of an evaluation is sure to carry its weights: the receiver keeps
+    them, and ignores those of later calls.
     """
 
     number: int

@@ -55,9 +55,9 @@ def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Actors with fresh gradients play no agent steps before their first rollouts: those are in no account."""
-    monkeypatch.setattr("shared.config.training._MOST_STEPS_AHEAD", 0)
+    monkeypatch.setattr("shared.config.training._MAX_WARM_UP_AGENT_STEPS", 0)
 
 
 @pytest.fixture

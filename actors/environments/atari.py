@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import HumanRendering
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
-from actors.environments.pictures import ByteArray
+from actors.environments.images import ByteArray
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec

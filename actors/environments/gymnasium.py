@@ -24,9 +24,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
-from actors.environments.border import Border, CopyInProcess, VectorBorder
-from actors.environments.pictures import Pictures, has_pictures
+from actors.environments.images import ImagePreprocessing, has_images
 from actors.environments.spaces import Actions, Observations
+from actors.environments.validation import CopyInProcess, ValidatedEnvironment, ValidatedVectorEnvironment
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
 from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
@@ -130,10 +130,10 @@ class GymnasiumAdapter(Adapter):
         if not spec.images:
             return f"observations of {config.id}: all their numbers side by side in their order, choices one-hot"
         if spec.parts is None:
-            return f"[batch, height, width, stack x channels]: images of {config.id}, {self._pictures()}"
+            return f"[batch, height, width, stack x channels]: images of {config.id}, {self._image_description()}"
         numbers = ", ".join(f"{name} ({count})" for name, count in spec.parts.numbers)
         vector = f"; vector: {numbers} side by side, choices one-hot" if numbers else ""
-        return f"observations of {config.id}: images {self._pictures()}{vector}"
+        return f"observations of {config.id}: images {self._image_description()}{vector}"
 
     def training_protocol(self) -> dict[str, Any]:
         config = self._config
@@ -144,9 +144,9 @@ class GymnasiumAdapter(Adapter):
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
         score = {"frames_per_agent_step": spec.frames_per_agent_step, **self.training_protocol()}
-        return {**score, "images": self._pictures()} if spec.images else score
+        return {**score, "images": self._image_description()} if spec.images else score
 
-    def _pictures(self) -> str:
+    def _image_description(self) -> str:
         config, size = self._config, self._config.screen_size
         colours = "three colours in grey" if config.greyscale else "in their colours"
         resized = "in their size" if size is None else f"resized to {size} x {size}"
@@ -177,7 +177,8 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
 
 
 def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
-    """The vector environment of `count` copies that an environment is registered with. See `VectorBorder`."""
+    """The vector environment of `count` copies that an environment is registered with, in a
+    `ValidatedVectorEnvironment`."""
     import_modules(config.modules)
     spec = gymnasium.spec(config.registered_id)
     if spec.vector_entry_point is None:
@@ -202,7 +203,7 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
         undo.callback(vector.close)
         _refuse_unfit(vector, config, count)
         undo.pop_all()
-    return VectorBorder(vector, config)
+    return ValidatedVectorEnvironment(vector, config)
 
 
 def _refuse_unfit(vector: gymnasium.vector.VectorEnv, config: EnvironmentConfig, count: int) -> None:
@@ -213,7 +214,7 @@ def _refuse_unfit(vector: gymnasium.vector.VectorEnv, config: EnvironmentConfig,
         problem = f"the autoreset_mode of its metadata is {mode_name}, where AutoresetMode.NEXT_STEP is expected"
     elif vector.num_envs != count:
         problem = f"it has {vector.num_envs} copies, where an actor asked for {count}"
-    elif has_pictures(vector.single_observation_space):
+    elif has_images(vector.single_observation_space):
         problem = "its images would be neither resized nor stacked"
     if problem:
         raise _not_native(config, problem)
@@ -250,7 +251,8 @@ def _clean_children() -> Iterator[None]:
 
 
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
-    """One copy of an environment, in this process or an asynchronous vector environment's. See `Border`."""
+    """One copy of an environment, in this process or that of an asynchronous vector environment, in a
+    `ValidatedEnvironment`."""
     in_child = config.vectorization == "async" and multiprocessing.parent_process() is not None
     if in_child:
         # Ctrl-C and a closed terminal signal this process too, but its parent ends it when its work is done.
@@ -268,7 +270,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         options["render_mode"] = render_mode
         if render_mode != "human":
             _draw_without_display()
-    # The border checks more than Gymnasium's checker, at every step; and all callers here reset before they step.
+    # Validation checks more than Gymnasium's checker, at every step; and all callers here reset before they step.
     spec = replace(spec, order_enforce=False)
     try:
         with warnings.catch_warnings():
@@ -281,11 +283,11 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
     _refuse_statistics(environment, config)
-    environment = Border(environment, config, with_info=with_info)
+    environment = ValidatedEnvironment(environment, config, with_info=with_info)
     if config.frame_skip > 1:
         environment = RepeatedAction(environment, config.frame_skip)
-    if has_pictures(environment.observation_space):
-        environment = Pictures(
+    if has_images(environment.observation_space):
+        environment = ImagePreprocessing(
             environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
         )
     return CopyInProcess(environment) if in_child else environment

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import Stack, channels_together, inner_spaces, is_stack, shape_together
+from actors.environments.images import Stack, channels_together, inner_spaces, is_stack, shape_together
 from shared.config.task import SMALLEST_SIDE
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 # With more choices or outputs each observation takes megabytes, and a rollout gigabytes; with more numbers the first
 # layer takes gigabytes.
-_MOST_CHOICES, _MOST_NUMBERS = 100_000, 1_000_000
+_MAX_CHOICES, _MAX_NUMBERS = 100_000, 1_000_000
 
 _WRAP = "--environment.wrappers MODULE:WRAPPER"
 
@@ -31,7 +31,7 @@ class Actions:
         self._start: Any = 0
         choices: tuple[int, ...] = ()
         count = _size(space) * (2 if isinstance(space, MultiBinary) else 1)
-        if count > _MOST_CHOICES:
+        if count > _MAX_CHOICES:
             raise ValueError(
                 f"actions are {space}: a network with {count:,} outputs takes gigabytes; wrap it in an environment "
                 f"that takes fewer or smaller actions: {_WRAP}"
@@ -222,14 +222,14 @@ class Observations:
             self.notes += _reading_notes(space, path)
             self._images.append((path, space))
         elif isinstance(space, Box | MultiBinary):
-            _check_size(space, "numbers", _MOST_NUMBERS)
+            _check_size(space, "numbers", _MAX_NUMBERS)
             low, high = np.zeros(space.shape), np.ones(space.shape)
             if isinstance(space, Box):
                 low, high = space.low, space.high
                 self.notes += _reading_notes(space, path)
             yield _Part(path, low.ravel().astype(np.float32), high.ravel().astype(np.float32), _write_numbers)
         elif isinstance(space, Discrete | MultiDiscrete):
-            size = _check_size(space, "one-hot numbers", _MOST_CHOICES)
+            size = _check_size(space, "one-hot numbers", _MAX_CHOICES)
             sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
             write = partial(_write_one_hot, np.cumsum(sizes) - sizes - np.ravel(space.start))
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)

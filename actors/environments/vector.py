@@ -16,9 +16,9 @@ from gymnasium.vector import AsyncVectorEnv
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
-from actors.environments.border import FAULT, LOGGED, LOGGER, info_numbers
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
+from actors.environments.validation import FAULT, LOGGED, LOGGER, info_numbers
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, raised_at, setting_error, typed_line
 from shared.registry import import_modules

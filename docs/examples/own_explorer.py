@@ -10,13 +10,13 @@ import tensorflow as tf
 import tributary_rl as tributary
 from shared.config import RunConfig
 from shared.distributions import categorical_sample
-from shared.exploration import RandomStream
+from shared.exploration import Explorer
 from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 from shared.types import ActionSpec
 
 
-class Boltzmann(RandomStream):
+class Boltzmann(Explorer):
     """Boltzmann exploration: the temperature τ falls from 1 to its final value by global frames.
 
     Evaluations have the final one, which `--exploration.options final_temperature 0.1` sets.

@@ -174,7 +174,7 @@ def _record(
     weights = learner.snapshot()
     actor = Actor(config, spec, number)
     target = learner.target_snapshot()
-    while actor.next_call is NextCall.AHEAD:
+    while actor.next_call is NextCall.WARM_UP:
         actor.run(weights, target)
     for _ in range(_WARM_UP_CYCLES):
         cycle, gradient = _cycle(config, actor, weights, target)
@@ -231,12 +231,12 @@ def _train(
     those that one core can."""
     from launch.on_ray.cluster import connect, disconnecting
     from launch.on_ray.executor import RayExecutor
-    from launch.on_ray.node_aggregator import NodesExecutor
+    from launch.on_ray.node_aggregator import AggregatingExecutor
     from launch.on_ray.placement import Slots
     from launch.run.folder import RunFolder
 
     def make_executor(first_actor_id: int) -> RayExecutor:
-        executor = NodesExecutor if config.aggregation == "node" else RayExecutor
+        executor = AggregatingExecutor if config.aggregation == "node" else RayExecutor
         return executor(config, spec, Slots(actors), first_actor_id, rehearsed_process(recording))
 
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent, disconnecting():

@@ -72,7 +72,7 @@ class Display:
                     self.wait_for(text)
             case Started(actors=actors, config=config):
                 text = f"starting {actors} actor{'s' * (actors > 1)}"
-                if steps := config.actor.most_rollouts_ahead * config.actor.agent_steps_in_flight:
+                if steps := config.actor.max_warm_up_rollouts * config.actor.agent_steps_in_flight:
                     text += f"; each first plays up to {steps:,} agent steps, which are not counted"
                 self.wait_for(text)
             case Progressed(progress):

@@ -10,7 +10,7 @@ import numpy as np
 
 from launch.loop.evaluation import EvaluationShares
 from launch.loop.executor import (
-    MOST_NON_FINITE,
+    MAX_NON_FINITE_IN_A_ROW,
     NO_GRADIENT,
     CallResult,
     Change,
@@ -72,12 +72,11 @@ class GradientAggregator:
     def collect(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None, share: EvaluationShare | None = None
     ) -> CallResult:
-        """Wait for a complete sum, the end of episodes of an evaluation, a change among the actors, or a quarter of
-        --supervision.hang-seconds, or of --supervision.start-seconds if these are fewer. The actor id of a result is 0.
+        """Run the actors until there is a result: a complete sum, episodes of an evaluation, or a change among them.
 
-        Unless the result is a sum, the sum so far is kept for the next call. `share` is the share of all actors here;
-        without one they give up the evaluation that they play. The actors are supervised here, this process by the
-        caller.
+        After a quarter of --supervision.hang-seconds, or of --supervision.start-seconds if shorter, the result is a
+        `Heartbeat`. Results have actor id 0. An incomplete sum is kept for the next call. `share` is the share of all
+        actors here; None pauses their evaluation. This process supervises the actors, the caller this process.
 
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
         completes a sum waits for the next call, whose weights may include that sum.
@@ -89,10 +88,10 @@ class GradientAggregator:
             self._executor.publish(snapshot)
         if target is not None:
             self._executor.publish_target(target)
-        self._play(snapshot, share)
+        self._assign_share(snapshot, share)
         while not self._events and not self._is_complete():
             if self._clock() - began >= self._patience:
-                # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
+                # The call must end: Ray cannot distinguish a slow process from one that hangs.
                 return Heartbeat(0, new_steps_follow=bool(self._reports or self._executor.actor_ids))
             self._pool.dispatch_idle()
             self._take(self._executor.next_completion())
@@ -118,7 +117,7 @@ class GradientAggregator:
             case Failed():
                 self._record(self._pool.on_failure(completion))
 
-    def _play(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
+    def _assign_share(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
         """Divide a share among the actors, or pause their evaluation."""
         self._pool.share_of = lambda _: None
         if share is None:
@@ -144,7 +143,7 @@ class GradientAggregator:
         # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.
         finite = [not report.non_finite for report in self._reports]
         in_a_row = finite[::-1].index(True) if True in finite else len(finite)
-        return sum(finite) >= self._gradients or in_a_row > MOST_NON_FINITE
+        return sum(finite) >= self._gradients or in_a_row > MAX_NON_FINITE_IN_A_ROW
 
     def _add(self, report: GradientReport) -> None:
         self._pool.on_report(report)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, SharedEvaluation
-from launch.loop.executor import MOST_NON_FINITE, Change, ChildEvent, Executor, Failed
+from launch.loop.executor import MAX_NON_FINITE_IN_A_ROW, Change, ChildEvent, Executor, Failed
 from launch.loop.worker_pool import WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import EvaluationConfig, SupervisionConfig
@@ -134,7 +134,7 @@ class Coordinator:
         for outcome in outcomes:
             yield outcome
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
-            if self._non_finite > MOST_NON_FINITE:
+            if self._non_finite > MAX_NON_FINITE_IN_A_ROW:
                 raise TrainingFailedError(
                     f"{self._non_finite} rollouts in a row were not finite; the last had the "
                     f"{outcome.report.non_finite}: {non_finite_advice(outcome.report.non_finite)}"

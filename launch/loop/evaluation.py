@@ -22,7 +22,7 @@ from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, Evaluat
 
 # Returns are skewed: of 100 games of Pong with a mean of 18, six may be lost outright. Fewer episodes decide nothing. A
 # first look at 40 made a policy with a mean of 16 play twice the games until it had missed 18.
-LEAST_EPISODES = 20
+MIN_EPISODES = 20
 
 # True if an evaluation goes on after the returns of whole waves, float64 [n].
 GoesOn = Callable[[npt.NDArray[np.float64]], bool]
@@ -107,7 +107,7 @@ class SharedEvaluation(EvaluationShares):
         self._snapshot, self.agent_steps, self.all_episodes = snapshot, 0, config.episodes
         self._goes_on, self._waves = goes_on, max(config.episodes_by_environment)
         environments = config.environments_in_use
-        wave = self._waves if goes_on is None else min(self._waves, -(-LEAST_EPISODES // environments))
+        wave = self._waves if goes_on is None else min(self._waves, -(-MIN_EPISODES // environments))
         super().__init__(config, EvaluationShare(number, policy, 0, environments, wave), workers)
         self._parts: list[EvaluationPart] = []
 

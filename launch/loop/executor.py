@@ -9,7 +9,7 @@ import numpy as np
 from shared.types import AggregatedReport, EvaluationPart, EvaluationShare, GradientReport, Heartbeat, WeightSnapshot
 
 # Rollouts in a row that may be not finite: one may come from a single bad environment step, a series does not end.
-MOST_NON_FINITE = 20
+MAX_NON_FINITE_IN_A_ROW = 20
 NO_GRADIENT = np.empty(0, np.float32)
 """In place of the gradient in a report whose gradient travels by other means."""
 
@@ -70,7 +70,7 @@ Completion = CallResult | Failed
 
 
 class Executor(ABC):
-    """Runs rollouts, and shares of evaluations. Keeps the weights that were published last.
+    """Runs the calls of actors: rollouts, gradients, and shares of evaluations. Keeps the weights published last.
 
     `publish` precedes the first `dispatch`. An actor has at most one call, which is completed exactly once by
     `next_completion`. An executor never retries a call: a rollout that ran twice would be counted twice.
@@ -92,7 +92,7 @@ class Executor(ABC):
         self._target = snapshot
 
     def publish_evaluation_weights(self, snapshot: WeightSnapshot) -> None:
-        """Set the weights of later shares of an evaluation, which need not be published."""
+        """Set the weights of an evaluation, for its later shares. They may be older than those of `publish`."""
         self._evaluation_weights = snapshot
 
     @property
@@ -116,7 +116,7 @@ class Executor(ABC):
 
     @abstractmethod
     def dispatch(self, actor_id: int, share: EvaluationShare | None = None) -> None:
-        """Start one rollout at an actor, or one call of its share of an evaluation. Does not block."""
+        """Start the actor's next call (`NextCall`), or one call of its share of an evaluation. Does not block."""
 
     @abstractmethod
     def next_completion(self) -> Completion | None:

@@ -77,14 +77,14 @@ class InlineExecutor(Executor):
     def _end_of_call(self, actor_id: int, *, evaluates: bool) -> float:
         """The simulated end of a call that begins now.
 
-        0, which is first in, first out, without fresh gradients. With them rollouts played ahead take no time, so that
+        0, which is first in, first out, without fresh gradients. With them warm-up rollouts take no time, so that
         all actors begin with the same weights.
         """
         actor = self._config.actor
         if not actor.fresh_gradients:
             return 0.0
         next_call = self._actors[actor_id].next_call
-        if evaluates or next_call is NextCall.AHEAD:
+        if evaluates or next_call is NextCall.WARM_UP:
             return self._now
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
         if next_call is NextCall.GRADIENT:

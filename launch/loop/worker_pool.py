@@ -142,7 +142,7 @@ class WorkerPool:
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Record that an actor or aggregator is alive, and dispatch to it again.
 
-        A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
+        A rollout that was played (no warm-up), or a sum that actors are working on, is completed even
         while the run stops. So the end of a run waits for at most K gradients of each node.
         """
         watched = self._watched[heartbeat.actor_id]

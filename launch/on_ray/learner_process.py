@@ -26,8 +26,8 @@ from launch.interrupts import StoppedBeforeTrainingError, StoppedWithoutLearnerE
 from launch.loop.executor import Executor
 from launch.on_ray.cluster import ClusterSlots, cluster_nodes, on_node
 from launch.on_ray.executor import DYING_SECONDS, PROCESS_OPTIONS, RayExecutor, failure_reason
-from launch.on_ray.node_aggregator import NodesExecutor
-from launch.on_ray.placement import Placement, Slots, place, placement_lines, sums_of_nodes
+from launch.on_ray.node_aggregator import AggregatingExecutor
+from launch.on_ray.placement import Placement, Slots, gradients_per_sum_by_node, place, placement_lines
 from launch.processes import without_collections
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # `interrupt` is served beside `poll`.
 _LEARNER_THREADS = 2
 # A learner that dies again and again has a lasting cause, which another one would meet too.
-_MOST_RESTARTS = 3
+_MAX_RESTARTS = 3
 
 
 class LearnerStart(NamedTuple):
@@ -88,7 +88,7 @@ class LearnerProcess(SessionThread):
 
         def executor_from(first_actor_id: int) -> Executor:
             slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
-            kind = NodesExecutor if sums_of_nodes(config, placement) else RayExecutor
+            kind = AggregatingExecutor if gradients_per_sum_by_node(config, placement) else RayExecutor
             executor = kind(config, spec, slots, first_actor_id)
             undo.callback(executor.close)
             return executor
@@ -143,7 +143,7 @@ def run_learners(
                 raise error.cause from None
             raise
         except (RayActorError, ActorUnschedulableError) as error:
-            if stop.requested or restarts == _MOST_RESTARTS:
+            if stop.requested or restarts == _MAX_RESTARTS:
                 raise
             restarts += 1
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts})")

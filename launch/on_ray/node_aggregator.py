@@ -2,7 +2,7 @@
 
     node                                                     node of the learner
     actor ─┐  shared memory
-    actor ─┼────────────────► NodeAggregator ─── one sum ───► NodesExecutor ──► coordinator, learner
+    actor ─┼────────────────► NodeAggregator ─── one sum ───► AggregatingExecutor ──► coordinator, learner
     actor ─┘                  (GradientAggregator over        (an actor id is an aggregator's)
                               a RayExecutor of this node)
 
@@ -16,7 +16,7 @@ from launch.loop.executor import CallResult
 from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.placement import Slots, desired_actors, gradients_together, spread
+from launch.on_ray.placement import Slots, desired_actors, gradients_per_sum, spread
 from launch.on_ray.transport import Call
 from shared.config import RunConfig
 from shared.types import AggregatedReport, WeightSnapshot
@@ -52,7 +52,7 @@ class NodeAggregator(WorkerProcess):
         self._executor.close()
 
 
-class NodesExecutor(RayExecutor):
+class AggregatingExecutor(RayExecutor):
     """An `Executor` whose actor ids stand for aggregators, one on each node. For arguments see `RayExecutor`."""
 
     # Its call, of 7.5 seconds by default, and those of its actors.
@@ -76,7 +76,7 @@ class NodesExecutor(RayExecutor):
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
         # A single machine may have more actors than cores.
         at_work = actors if node else min(actors, usable_cores())
-        gradients = gradients_together(self._config, at_work)
+        gradients = gradients_per_sum(self._config, at_work)
         # Cores that Ray has, which may be fewer than the node's.
         arguments = (Slots(actors, node, self._slots.cores(node)), gradients, node_id + 1, self._actor_process)
         # It takes no core from the actors' count: it adds a few vectors a rollout.

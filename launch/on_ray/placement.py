@@ -23,7 +23,7 @@ from shared.errors import setting_error
 # On nodes of this size and above a core is left to Ray's own processes.
 LARGE_NODE_CORES = 8
 # Fewer actors on the learner's machine do not fill it with gradients, and sums take a process of their own.
-_FEWEST_ON_ONE_MACHINE = 16
+_MIN_ACTORS_ON_ONE_MACHINE = 16
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Slots:
         return False
 
 
-def place_here(budget: ThreadBudget) -> Placement:
+def local_placement(budget: ThreadBudget) -> Placement:
     """The placement of a run on this machine alone."""
     return Placement(Node("", "this machine", budget.cores, 0), {"": budget.actors})
 
@@ -206,20 +206,20 @@ def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
     return max(free, key=lambda node: free[node]) if free else None
 
 
-def sums_of_nodes(config: RunConfig, placement: Placement) -> list[int]:
+def gradients_per_sum_by_node(config: RunConfig, placement: Placement) -> list[int]:
     """The number of gradients in a sum of each node with actors; empty if each gradient travels by itself."""
     if config.learner.gradients_per_update < 2 or config.aggregation == "none":
         return []
     # A single machine may have more actors than cores.
     cores = {placement.learner.id: int(placement.learner.cores)}
     at_work = {node: min(count, cores.get(node, count)) for node, count in placement.actors.items()}
-    sums = [gradients_together(config, count) for count in at_work.values()]
-    few = at_work.keys() == cores.keys() and sum(at_work.values()) < _FEWEST_ON_ONE_MACHINE
+    sums = [gradients_per_sum(config, count) for count in at_work.values()]
+    few = at_work.keys() == cores.keys() and sum(at_work.values()) < _MIN_ACTORS_ON_ONE_MACHINE
     worthwhile = max(sums) > 1 and not few and config.learner.max_policy_lag is None
     return sums if worthwhile or config.aggregation == "node" else []
 
 
-def gradients_together(config: RunConfig, actors: int) -> int:
+def gradients_per_sum(config: RunConfig, actors: int) -> int:
     """Number of gradients in a sum of a node with this many actors: the largest divisor of K that they give at a time.
 
     A sum of more would wait for several rollouts of each actor, which adds lag. A rollout that gives several gradients

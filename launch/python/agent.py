@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.pictures import with_parts
+from actors.environments.images import with_parts
 from actors.environments.values import as_array, as_mask, observation_check
 from launch.run.folder import RunFolder, changed_modules
 from launch.run.lookup import run_path

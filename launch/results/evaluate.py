@@ -27,7 +27,7 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.config.checks import Range, check_values
 from shared.errors import setting_error
-from shared.seeds import SEEDS_ARE, Purpose, seed_global_generators
+from shared.seeds import EPISODE_SEED_RULE, Purpose, seed_global_generators
 from shared.types import EvaluationPart, WeightSnapshot, info_means
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class PlayArguments(WeightsArguments):
             "weights": source,
             "version": version,
             "seed": config.seed,
-            "seeds": {"purpose": purpose, "are": SEEDS_ARE},
+            "seeds": {"purpose": purpose, "are": EPISODE_SEED_RULE},
         }
 
 

@@ -26,7 +26,7 @@ from launch.run.lock import LOCK_FILE, holder_of, lock_folder
 from launch.run.modules import check_imports, imported_digests, module_digests, trust_environment
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
-from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
+from shared.seeds import ACTOR_SEED_RULE, EPISODE_SEED_RULE, Purpose
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -180,14 +180,14 @@ def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_pla
         protocol["action_space"] = spec.action_space
     if config.network.observation_scaling == "bounds":
         protocol["observation_bounds"] = spec.observation_bounds
-    others = f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}; with the version of the weights after the purpose "
-    others += "for the environments of training_evaluation"
+    others = f"purposes {', '.join(get_args(Purpose))}: {EPISODE_SEED_RULE}; with the version of the weights after the "
+    others += "purpose for the environments of training_evaluation"
     return {
         **provenance(),
         "preset": preset,
         "modules": module_digests(environment),
         "threads": thread_plan,
-        "seeds": {"run": config.seed, "actors": ACTOR_SEEDS_ARE, "other_episodes": others},
+        "seeds": {"run": config.seed, "actors": ACTOR_SEED_RULE, "other_episodes": others},
         "environment_protocol": protocol,
     }
 

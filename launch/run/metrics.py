@@ -91,9 +91,9 @@ class Metrics:
     Its `timers` write a row for each interval, which ends by its seconds or by its frames, and update `latest` every
     second; in short runs an interval is shorter than that.
 
-    Rates are measured from rollout to rollout. A rollout with several gradients brings its agent steps with the first
-    one, and an interval of about a second may have none: the rates of the rollouts before hold until the next one, and
-    fall when it takes longer.
+    Rates are measured from rollout to rollout. Only the gradients of a rollout's first epoch bring new agent steps, and
+    an interval of about a second may have none: the last rates hold until the next such gradient, and fall when it
+    takes longer.
 
     Args:
         now: returns the seconds of training, the living actors, and the actors that were replaced.

@@ -123,7 +123,7 @@ class TrainingSession:
         for message in self._checkpoints.restore():
             self.log(message)
         self.log(f"continues from update {self.learner.version:,}, after {self.learner.account.frames:,} frames")
-        if dropped := self.learner.fit_unfinished_update():
+        if dropped := self.learner.drop_excess_pending():
             self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
 
     @property

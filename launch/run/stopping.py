@@ -63,7 +63,7 @@ def reason_to_stop(config: RunConfig, frames: int, seconds: float, *, confirmed:
 # ---- Evaluations
 
 
-def luck(tries: int) -> float:
+def expected_maximum(tries: int) -> float:
     """The expected maximum of `tries` standard normal numbers (Blom 1958): 0, 0.6, 0.9, 1.0, 1.2."""
     return NormalDist().inv_cdf((tries - 0.375) / (tries + 0.25))
 
@@ -71,22 +71,22 @@ def luck(tries: int) -> float:
 def confirmed_mean(returns: npt.NDArray[np.float64], tries: int, untrained: float | None) -> float | None:
     """What the confirmation that is number `tries` compares with the target; None: the mean.
 
-    The first confirmation compares its mean. A later one subtracts `luck(tries)` standard errors of the mean, by which
-    the best of so many equal tries exceeds the true mean. Its returns then include one episode of untrained play, if
-    its return is known: the error of a hundred games without a lost one is nearly zero. A policy of Pong that loses 5 %
-    of its games and has a mean of 17 is confirmed at 18 within 40 tries by a quarter of the runs, by 99 of 100 if each
-    compares its mean; one with a mean of 19 and 3 % takes 1.2 tries, not 1.1.
+    The first confirmation compares its mean. A later one subtracts `expected_maximum(tries)` standard errors of the
+    mean, by which the best of that number of equal tries exceeds the true mean. Its returns then include one episode of
+    untrained play, if its return is known: the error of 100 games without a lost one is nearly zero. A policy of Pong
+    that loses 5 % of its games and has a mean of 17 is confirmed at 18 within 40 tries by a quarter of the runs, by 99
+    of 100 if each compares its mean; one with a mean of 19 and 3 % takes 1.2 tries, not 1.1.
     """
     if tries == 1 or not np.isfinite(returns).all():
         return None
     cautious = returns if untrained is None else np.append(returns, untrained)
-    return float(cautious.mean() - luck(tries) * cautious.std(ddof=1) / math.sqrt(len(cautious)))
+    return float(cautious.mean() - expected_maximum(tries) * cautious.std(ddof=1) / math.sqrt(len(cautious)))
 
 
 # Standard normal quantiles: one-sided error rates of 10 % and of 1 %.
 _Z_MISSED, _Z_REACHED = 1.28, 2.33
 # A policy that loses one game of ten may win all of a smaller number.
-_FEWEST_REACHED = 30
+_MIN_EPISODES_REACHED = 30
 
 
 def predicted_verdict(
@@ -94,7 +94,8 @@ def predicted_verdict(
 ) -> bool | None:
     """True if the mean of all `episodes` will reach the target, by the first of them; None while uncertain.
 
-    `tries`: number of the confirmation, from the second of which on the target is above by `luck` standard errors.
+    `tries`: number of this confirmation. From the second on, the target is raised by `expected_maximum(tries)` standard
+    errors.
 
     Of N episodes n have been played, with mean m and standard deviation s. The mean of all N is then about normal, with
     mean m and standard deviation s √((N − n) / (N n)): zero when all are played. This is a group-sequential test by
@@ -113,7 +114,7 @@ def predicted_verdict(
     played = len(returns)
     if played >= episodes or played < 2:
         return None
-    spread, margin = math.sqrt((episodes - played) / (episodes * played)), luck(tries) / math.sqrt(episodes)
+    spread, margin = math.sqrt((episodes - played) / (episodes * played)), expected_maximum(tries) / math.sqrt(episodes)
     with np.errstate(invalid="ignore"):
         mean, deviation = returns.mean(), returns.std(ddof=1)
         best = float(mean + _Z_MISSED * spread * deviation)
@@ -123,7 +124,7 @@ def predicted_verdict(
         counted = confirmed_mean(np.full(episodes, best), tries, untrained)
         if counted is not None and counted < target:
             return False
-        if untrained is None or not untrained < mean or played < _FEWEST_REACHED:
+        if untrained is None or not untrained < mean or played < _MIN_EPISODES_REACHED:
             return None
         cautious = np.append(returns, untrained)
         certain = cautious.mean() - (_Z_REACHED * spread + margin) * cautious.std(ddof=1) >= target

@@ -80,7 +80,7 @@ def run_summary(
     first, confirmed = evaluations.first, evaluations.confirmed
     account, ledger = learner.account, learner.account.ledger
     # With pending gradients, which no update will apply: sampled = applied + dropped holds at the end.
-    ended = ledger.if_it_ends()
+    ended = ledger.closed()
     # 0 for a run that was stopped before its first rollout.
     seconds = max(counts.wall_seconds, 1e-9)
     lag_mean, lag_p95, lag_max = lag_summary(account.lag_counts)

@@ -14,7 +14,7 @@ from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
 # W&B uploads remaining points when it is closed. `wandb sync` uploads the rest then.
-_MOST_UPLOAD_SECONDS = 10.0
+_MAX_UPLOAD_SECONDS = 10.0
 _OF_EVALUATION = ("mean_return", "median_return", "standard_error", "collapsed_episodes")
 
 
@@ -116,7 +116,7 @@ def _wandb_run(folder: Path, config: RunConfig) -> Any:
         resume="allow",
         sync_tensorboard=True,
         # Its console capture would come between the live table and the terminal.
-        settings=wandb.Settings(console="off", finish_timeout=_MOST_UPLOAD_SECONDS),
+        settings=wandb.Settings(console="off", finish_timeout=_MAX_UPLOAD_SECONDS),
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
 # NumPy quotes a damaged header, of any length.
-_MOST_OF_AN_ERROR = 300
+_MAX_ERROR_CHARACTERS = 300
 # Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 
@@ -90,7 +90,7 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
                 source = f"the weights that were best in {file['measure']} (update {version})"
                 fingerprint = layout.fingerprint
     except _DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}{advice}") from error
+        raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MAX_ERROR_CHARACTERS)}{advice}") from error
     if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
         raise ConfigurationError(
             f"{path} is of another network, or of other observations or actions: it has {parameters.size:,} parameters "

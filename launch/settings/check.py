@@ -74,7 +74,7 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
 
 
 # Bound of the memory for the rollouts of all actors together.
-_MOST_ROLLOUT_BYTES = 4 * 2**30
+_MAX_ROLLOUT_BYTES = 4 * 2**30
 
 Rule = tuple[str, bool, str]
 """A setting, whether the rule refuses its value, and the remedy."""
@@ -153,22 +153,22 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
     problem = f"{name} has no finite bounds in observation {unbounded}; use running"
     yield "network.observation_scaling", bool(unbounded), problem
     sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
-    small = any(min(shape[:2]) < network.least_side for shape in spec.image_shapes)
-    problem = f"must be at least {network.least_side} for {config.network.name}, and its images are {sizes}"
+    small = any(min(shape[:2]) < network.min_side for shape in spec.image_shapes)
+    problem = f"must be at least {network.min_side} for {config.network.name}, and its images are {sizes}"
     yield "environment.screen_size", small, problem
     steps = (config.actor.total_environments or config.actor.environments) * (config.actor.unroll_length + 1)
     size = steps * math.prod(spec.row_shape) * np.dtype(spec.observation_dtype).itemsize
     way = "--environment.screen-size 84" if spec.images else "an environment with smaller observations"
     problem = f"{steps:,} observations of a rollout would take {size / 2**30:.1f} GiB; use {way}"
-    yield "environment.id", size > _MOST_ROLLOUT_BYTES, problem
+    yield "environment.id", size > _MAX_ROLLOUT_BYTES, problem
 
 
 def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
-    actor, not_carried = config.actor, "which is not carried with --actor.device gpu"
-    yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {not_carried}"
+    actor, does_not_run = config.actor, "which does not run with --actor.device gpu"
+    yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {does_not_run}"
     sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
-    yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {not_carried}"
-    yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {not_carried}"
+    yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {does_not_run}"
+    yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {does_not_run}"
     odd = (resume or actor.total_environments is None) and actor.environments % VECTORS > 0
     yield "actor.environments", odd, "must be even with --actor.device gpu, whose actors play two vectors in turn"
 

@@ -34,16 +34,16 @@ _DERIVED_FROM = {
     "learner.gradients_per_update": "learner.agent_steps_per_update",
 }
 # With fewer agent steps in a rollout a core has half of its rate, and the learner twice the messages (docs/scaling.md).
-_LEAST_AGENT_STEPS, _LEAST_ENVIRONMENTS = 64, 2
+_MIN_AGENT_STEPS, _MIN_ENVIRONMENTS = 64, 2
 # With this multiple of the preset's agent steps in flight the learner is full, and fewer epochs need fewer gradients.
 # A little below 4, as a machine of 64 cores starts 63 actors.
 _MANY = 3.75
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
 # epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/many_workers.md).
-_LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
+_MIN_ENVIRONMENTS_OF_AN_UPDATE = 4
 _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 # An update may differ from the wanted one by this share before a minibatch has fewer agent steps than these.
-_LEAST_MINIBATCH, _TOLERATED_MISFIT = 64, 0.2
+_MIN_MINIBATCH, _TOLERATED_MISFIT = 64, 0.2
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def divided_among(config: RunConfig, actors: int) -> RunConfig:
     if total is not None:
         # A GPU actor plays two vectors in turn, which are equally long.
         unit = 1 if actor.device == "cpu" else VECTORS
-        least = min(_LEAST_ENVIRONMENTS, -(-_LEAST_AGENT_STEPS // actor.unroll_length))
+        least = min(_MIN_ENVIRONMENTS, -(-_MIN_AGENT_STEPS // actor.unroll_length))
         environments = max(unit * round(total / actors / unit), unit * -(-least // unit))
         many = actors * environments >= _MANY * total
         actor = replace(
@@ -242,19 +242,19 @@ def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple
     `together`: the times of an environment stay in one minibatch, as a network with a memory needs.
     """
     rollout = actor.environments * actor.unroll_length
-    drawable = actor.environments if together else rollout
-    wanted = max(_LEAST_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
+    index_count = actor.environments if together else rollout
+    wanted = max(_MIN_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
     wanted = min(wanted, actor.total_environments or actor.environments)
     least_gradients = -(-wanted // actor.environments)
 
     def misfit(minibatches: int) -> tuple[float, int]:
         gradients = agent_steps * minibatches / rollout
         shortage = max(0.0, least_gradients - gradients)
-        small = _TOLERATED_MISFIT if rollout < _LEAST_MINIBATCH * minibatches else 0.0
+        small = _TOLERATED_MISFIT if rollout < _MIN_MINIBATCH * minibatches else 0.0
         difference = abs(max(1, round(gradients)) / gradients - 1.0)
         return (shortage + small + (difference if difference > _TOLERATED_MISFIT else 0.0), minibatches)
 
-    minibatches = min((m for m in range(1, drawable + 1) if drawable % m == 0), key=misfit)
+    minibatches = min((m for m in range(1, index_count + 1) if index_count % m == 0), key=misfit)
     return minibatches, max(1, round(agent_steps * minibatches / rollout))
 
 

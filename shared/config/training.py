@@ -11,9 +11,9 @@ _ACTOR_CRITIC = For("method.name", "actor_critic")
 _Q_LEARNING = For("method.name", "q_learning", "sarsa")
 _GAUSSIAN = For("environment.id", "continuous actions")
 _RMSPROP = For("optimizer.name", "rmsprop")
-_MOST_STEPS_AHEAD = 1024
+_MAX_WARM_UP_AGENT_STEPS = 1024
 # Below 1e-38 ε is 0 in float32: a weight without a gradient would become 0 / 0. A bias correction makes it smaller.
-_LEAST_EPSILON = 1e-30
+_MIN_EPSILON = 1e-30
 
 VECTORS = 2
 """Vectors of environments that a GPU actor plays in turn: one is emulated while the network plays the other."""
@@ -108,7 +108,7 @@ class OptimizerConfig:
     """linear, cosine, registered: global frames at which the progress is 1. None: the total frames of the run."""
     decay: Annotated[float, Range(0, below=1), _RMSPROP] = 0.99
     """rmsprop: α."""
-    epsilon: Annotated[float, Range(_LEAST_EPSILON), For("optimizer.name", "rmsprop", "adam")] = 0.1
+    epsilon: Annotated[float, Range(_MIN_EPSILON), For("optimizer.name", "rmsprop", "adam")] = 0.1
     """rmsprop: ε, inside the root. adam: ε̂, outside the root."""
     bias_correction: Annotated[bool, _RMSPROP] = False
     """rmsprop: divide g, which starts at 0, by 1 - α^t. Without the correction the first updates are up to 1/√(1-α)
@@ -175,12 +175,12 @@ class ActorConfig:
         return self.environments * self.unroll_length
 
     @property
-    def most_rollouts_ahead(self) -> int:
+    def max_warm_up_rollouts(self) -> int:
         """Rollouts that an actor with fresh gradients plays at most before its first one, in no gradient and no count.
 
         These rollouts have at most 1,024 agent steps.
         """
-        return _MOST_STEPS_AHEAD // self.agent_steps_in_flight if self.fresh_gradients else 0
+        return _MAX_WARM_UP_AGENT_STEPS // self.agent_steps_in_flight if self.fresh_gradients else 0
 
     def crowding(self, actors: int) -> str | None:
         """A warning if this number of actors has more environments than the actors share."""

@@ -13,7 +13,7 @@ from shared.distributions import (
     spherical,
     state_dependent_log_std,
 )
-from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
+from shared.exploration import CategoricalSampler, Explorer, GaussianNoise, StateDependentNoise
 from shared.losses import (
     clipped_surrogate_loss,
     masked_mean,
@@ -68,7 +68,7 @@ class ActorCritic(Method):
         shape = (features, self.actions.size) if exploration.noise == "state_dependent" else (self.actions.size,)
         return {"log_std": np.full(shape, exploration.initial_log_std, np.float32)}
 
-    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:  # noqa: ARG002
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:  # noqa: ARG002
         if not self.actions.continuous:
             return CategoricalSampler(seed, self.actions.choices)
         exploration = self.config.exploration

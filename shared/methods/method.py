@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from shared.config import RunConfig
 from shared.config.task import options_of
-from shared.exploration import RandomStream
+from shared.exploration import Explorer
 from shared.losses import masked_mean, standardised, standardised_by_recent
 from shared.networks import Head, Network, NetworkOutput
 from shared.registry import EXPLORERS, METHODS, make_registered
@@ -99,7 +99,7 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
         """The explorer of an actor with `environments` environments; of an evaluator if not `training`."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ def make_method(config: RunConfig, actions: ActionSpec) -> Method:
 
 def make_explorer(
     config: RunConfig, actions: ActionSpec, method: Method, environments: int, seed: int, *, training: bool
-) -> RandomStream:
+) -> Explorer:
     """The registered explorer of `--exploration.name`, else the method's; see `Method.explorer`."""
     name = config.exploration.name
     if name is None:
@@ -179,7 +179,7 @@ def make_explorer(
     options = options_of("exploration.options", name, EXPLORERS, config.exploration.options)
     config = replace(config, exploration=replace(config.exploration, options=options))
     return make_registered(
-        "exploration.name", name, EXPLORERS, RandomStream, config, actions, environments, seed, training=training
+        "exploration.name", name, EXPLORERS, Explorer, config, actions, environments, seed, training=training
     )
 
 

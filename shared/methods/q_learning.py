@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from shared.distributions import allowed_actions
-from shared.exploration import EpsilonGreedy, RandomStream
+from shared.exploration import EpsilonGreedy, Explorer
 from shared.losses import masked_mean, number_of_steps, squared_errors, values_of_actions
 from shared.methods.method import (
     Method,
@@ -36,7 +36,7 @@ class QLearning(Method):
     def heads(self) -> tuple[Head, ...]:
         return (Head("action_values", self.actions.size, gain=0.01),)
 
-    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
         masked = self.config.environment.action_mask is not None
         return EpsilonGreedy(
             self.config.exploration, environments, self.actions.size, seed, training=training, masked=masked
@@ -56,7 +56,7 @@ class QLearning(Method):
 
     def targets(self, inputs: TargetInputs) -> Targets:
         if inputs.target_network is None:
-            bootstrap_values = self._acting_values(inputs)
+            bootstrap_values = self._online_values(inputs)
         else:
             bootstrap_values = self._target_values(inputs.target_network, inputs.rollout)
         returns = self._lambda_returns(inputs.rollout, bootstrap_values[:-1], bootstrap_values[-1])
@@ -75,7 +75,7 @@ class QLearning(Method):
         }
         return MethodLoss(total if self.config.method.reduction == "sum" else mean, statistics)
 
-    def _acting_values(self, inputs: TargetInputs) -> tf.Tensor:
+    def _online_values(self, inputs: TargetInputs) -> tf.Tensor:
         """Bootstrap values at each time, float32 [T + 1, B], by the weights of `inputs.network`."""
         return tf.concat([inputs.values, self.bootstrap_value(inputs)[None]], axis=0)
 
@@ -109,7 +109,7 @@ class Sarsa(QLearning):
 
     needs_next_actions = True
 
-    def _acting_values(self, inputs: TargetInputs) -> tf.Tensor:
+    def _online_values(self, inputs: TargetInputs) -> tf.Tensor:
         # Acting gives values of the best actions, not of the actions taken.
         return self._target_values(inputs.network, inputs.rollout)
 

@@ -90,32 +90,32 @@ def normalised(x: tf.Tensor) -> Normalised:
         inverse_deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), units, keepdims=True) + EPSILON)
         values = centred * inverse_deviation
 
-        def gradient(by_values: tf.Tensor, by_inverse_deviation: tf.Tensor) -> tf.Tensor:  # noqa: ARG001
-            return gradient_before(by_values, values, inverse_deviation)
+        def gradient(grad_values: tf.Tensor, grad_inverse_deviation: tf.Tensor) -> tf.Tensor:  # noqa: ARG001
+            return layer_norm_gradient(grad_values, values, inverse_deviation)
 
         return (values, inverse_deviation), gradient
 
     return Normalised(*normalise(x))
 
 
-def gradient_before(by_values: tf.Tensor, values: tf.Tensor, inverse_deviation: tf.Tensor) -> tf.Tensor:
+def layer_norm_gradient(grad_values: tf.Tensor, values: tf.Tensor, inverse_deviation: tf.Tensor) -> tf.Tensor:
     """The gradient by the input of `normalised`, from that by `Normalised.values` [N, …].
 
     dx = (dv - mean(dv) - v · mean(dv · v)) / √(variance + ε)
     """
     units = tuple(range(1, values.shape.rank))
-    shift = tf.reduce_mean(by_values, units, keepdims=True)
-    slope = tf.reduce_mean(by_values * values, units, keepdims=True)
-    return (by_values - shift - values * slope) * inverse_deviation
+    shift = tf.reduce_mean(grad_values, units, keepdims=True)
+    slope = tf.reduce_mean(grad_values * values, units, keepdims=True)
+    return (grad_values - shift - values * slope) * inverse_deviation
 
 
 def hidden_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, *, norm: bool) -> tf.Tensor:
     """relu(x · kernel + bias) [N, units] of x [N, inputs]; with `norm`, x · kernel + bias normalised."""
 
-    def gradient(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        before = _before_activation(by_output, tensors)
-        by_kernel = tf.matmul(x, before, transpose_a=True)
-        return tf.matmul(before, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before, axis=0)
+    def gradient(grad_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        before = _pre_activation_gradient(grad_output, tensors)
+        grad_kernel = tf.matmul(x, before, transpose_a=True)
+        return tf.matmul(before, kernel, transpose_b=True), grad_kernel, tf.reduce_sum(before, axis=0)
 
     return hidden(
         (x, kernel, bias), lambda: _activation(tf.nn.bias_add(tf.matmul(x, kernel), bias), norm=norm), gradient
@@ -142,8 +142,10 @@ def hidden_convolution(
             return _activation(convolution(x, kernel, bias, stride), norm=norm)
         return _activation(convolution_of_images(x, floats, kernel, bias, stride), norm=norm)
 
-    def gradient(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
-        before = _before_activation(by_output, tensors)
+    def gradient(
+        grad_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]
+    ) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
+        before = _pre_activation_gradient(grad_output, tensors)
         if floats is None:
             return gradients(x, kernel, before, stride)
         return None, *gradients_of_images(x, floats, kernel, before, stride)
@@ -155,10 +157,10 @@ def _activation(before: tf.Tensor, *, norm: bool) -> tuple[tf.Tensor, ...]:
     return normalised(before) if norm else (tf.nn.relu(before),)
 
 
-def _before_activation(by_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tf.Tensor:
+def _pre_activation_gradient(grad_output: tf.Tensor, tensors: tuple[tf.Tensor, ...]) -> tf.Tensor:
     if len(tensors) == 1:
-        return tf.raw_ops.ReluGrad(gradients=by_output, features=tensors[0])
-    return gradient_before(by_output, *tensors)
+        return tf.raw_ops.ReluGrad(gradients=grad_output, features=tensors[0])
+    return layer_norm_gradient(grad_output, *tensors)
 
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then
@@ -173,19 +175,19 @@ def convolution(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stride: int) -
 
 
 def gradients(
-    x: tf.Tensor, kernel: tf.Tensor, by_output: tf.Tensor, stride: int
+    x: tf.Tensor, kernel: tf.Tensor, grad_output: tf.Tensor, stride: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The gradients of `convolution` by its input, its kernel and its bias."""
     # Computed as a convolution with stride 1 of blocks of 2 x 2 pixels, the gradient by the input is faster with Eigen
     # only (docs/studies/throughput.md).
-    by_input = tf.raw_ops.Conv2DBackpropInput(
+    grad_input = tf.raw_ops.Conv2DBackpropInput(
         input_sizes=(tf.shape(x)[0], *x.shape[1:]),
         filter=kernel,
-        out_backprop=by_output,
+        out_backprop=grad_output,
         strides=[1, stride, stride, 1],
         padding="VALID",
     )
-    return by_input, _gradient_by_kernel(x, kernel, by_output, stride), tf.reduce_sum(by_output, axis=(0, 1, 2))
+    return grad_input, _gradient_by_kernel(x, kernel, grad_output, stride), tf.reduce_sum(grad_output, axis=(0, 1, 2))
 
 
 def convolution_of_images(
@@ -195,8 +197,8 @@ def convolution_of_images(
 
     @tf.custom_gradient
     def layer(kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
-        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return gradients_of_images(images, floats, kernel, by_output, stride)
+        def gradient(grad_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return gradients_of_images(images, floats, kernel, grad_output, stride)
 
         pieces = _in_turn(images, lambda some: convolution(floats(images[some]), kernel, bias, stride))
         return tf.concat(pieces, axis=0), gradient
@@ -205,11 +207,11 @@ def convolution_of_images(
 
 
 def gradients_of_images(
-    images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, by_output: tf.Tensor, stride: int
+    images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, grad_output: tf.Tensor, stride: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The gradients of `convolution_of_images` by its kernel and its bias."""
-    pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, by_output[some], stride))
-    return tf.add_n(pieces), tf.reduce_sum(by_output, axis=(0, 1, 2))
+    pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, grad_output[some], stride))
+    return tf.add_n(pieces), tf.reduce_sum(grad_output, axis=(0, 1, 2))
 
 
 def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.Tensor]:
@@ -224,7 +226,7 @@ def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.T
     return done
 
 
-def _gradient_by_kernel(x: tf.Tensor, kernel: tf.Tensor, by_output: tf.Tensor, stride: int) -> tf.Tensor:
+def _gradient_by_kernel(x: tf.Tensor, kernel: tf.Tensor, grad_output: tf.Tensor, stride: int) -> tf.Tensor:
     return tf.raw_ops.Conv2DBackpropFilter(
-        input=x, filter_sizes=kernel.shape, out_backprop=by_output, strides=[1, stride, stride, 1], padding="VALID"
+        input=x, filter_sizes=kernel.shape, out_backprop=grad_output, strides=[1, stride, stride, 1], padding="VALID"
     )

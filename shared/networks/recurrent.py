@@ -125,29 +125,29 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
             times.append((gates, h, c, activated, output))
             h, c = tf.where(keep, output, nothing), tf.where(keep, new_cell, nothing)
 
-        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            by_hidden = by_cell = nothing
-            reversed_by_gates = []
-            for by_out, keep, ((i, f, g, o), _, c, activated, _) in zip(
-                reversed(tf.unstack(by_output)), reversed(keeps), reversed(times), strict=True
+        def gradient(grad_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            grad_hidden = grad_cell = nothing
+            reversed_grad_gates = []
+            for grad_out, keep, ((i, f, g, o), _, c, activated, _) in zip(
+                reversed(tf.unstack(grad_output)), reversed(keeps), reversed(times), strict=True
             ):
-                by_h = by_out + tf.where(keep, by_hidden, nothing)
-                by_c = by_h * o * (1.0 - tf.square(activated)) + tf.where(keep, by_cell, nothing)
-                by_gates = tf.concat(
+                grad_h = grad_out + tf.where(keep, grad_hidden, nothing)
+                grad_c = grad_h * o * (1.0 - tf.square(activated)) + tf.where(keep, grad_cell, nothing)
+                grad_gates = tf.concat(
                     [
-                        by_c * g * i * (1.0 - i),
-                        by_c * c * f * (1.0 - f),
-                        by_c * i * (1.0 - tf.square(g)),
-                        by_h * activated * o * (1.0 - o),
+                        grad_c * g * i * (1.0 - i),
+                        grad_c * c * f * (1.0 - f),
+                        grad_c * i * (1.0 - tf.square(g)),
+                        grad_h * activated * o * (1.0 - o),
                     ],
                     axis=-1,
                 )
-                by_hidden, by_cell = tf.matmul(by_gates, recurrent_kernel, transpose_b=True), by_c * f
-                reversed_by_gates.append(by_gates)
-            by_projected = tf.stack(reversed_by_gates[::-1])
+                grad_hidden, grad_cell = tf.matmul(grad_gates, recurrent_kernel, transpose_b=True), grad_c * f
+                reversed_grad_gates.append(grad_gates)
+            grad_projected = tf.stack(reversed_grad_gates[::-1])
             before = tf.concat([h for _, h, *_ in times], axis=0)
-            of_all_times = tf.reshape(by_projected, (-1, recurrent_kernel.shape[-1]))
-            return by_projected, tf.matmul(before, of_all_times, transpose_a=True)
+            of_all_times = tf.reshape(grad_projected, (-1, recurrent_kernel.shape[-1]))
+            return grad_projected, tf.matmul(before, of_all_times, transpose_a=True)
 
         return tf.stack([output for *_, output in times]), gradient
 

@@ -43,7 +43,7 @@ def hidden(
 
     @tf.custom_gradient
     def layer(*inputs: tf.Tensor) -> tuple:  # noqa: ARG001
-        return tf.identity(activations[0]), lambda by_output: gradient(by_output, activations)
+        return tf.identity(activations[0]), lambda grad_output: gradient(grad_output, activations)
 
     return layer(*inputs)
 

@@ -275,7 +275,7 @@ def evaluated(actor: Actor, snapshot: WeightSnapshot, share: EvaluationShare) ->
     return parts[:-1]
 
 
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 @pytest.mark.parametrize("more", [{}, {"fresh_gradients": True, "minibatches": 3}])
 def test_an_evaluation_in_between_changes_no_gradient(more: dict, cartpole: RunConfig) -> None:
     actor = replace(cartpole.actor, **more)

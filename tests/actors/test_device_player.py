@@ -22,7 +22,7 @@ from actors.player import Player
 from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.errors import EnvironmentFailedError
-from shared.exploration import RandomStream
+from shared.exploration import Explorer
 from shared.networks import NetworkOutput
 from shared.registry import EXPLORERS, Entry
 from shared.types import GradientReport, Rollout, WeightSnapshot
@@ -60,7 +60,7 @@ class Room(gymnasium.Env):
 gymnasium.register("Room-v0", Room)
 
 
-class Greedy(RandomStream):
+class Greedy(Explorer):
     """Without random numbers: however observations are batched, each gets the same action."""
 
     def __init__(self, *arguments: Any, training: bool) -> None:  # noqa: ARG002
@@ -167,7 +167,7 @@ def test_the_same_actions_give_the_same_rollouts_to_the_bit(task: str | None) ->
         *(("actor_critic", {"epochs": 2, "minibatches": 2, **settings}) for settings in TASKS.values()),
     ],
 )
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_reports_are_those_of_an_actor_on_the_cpu(method: str, reuse: dict[str, Any]) -> None:
     expected = reports_of(config_of("cpu", method, **GREEDY, **reuse), 9)
     reports = reports_of(config_of("gpu", method, **GREEDY, **reuse), 9)
@@ -253,7 +253,7 @@ def test_an_environment_that_fails_ends_the_rollout_and_leaves_no_thread(monkeyp
         pytest.param("q_learning", {"epochs": 2, "minibatches": 2}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_xla_compiles_the_graphs_where_there_is_a_gpu(method: str, reuse: dict[str, Any], monkeypatch) -> None:
     config = config_of("gpu", method, **GREEDY, **reuse)
     expected = reports_of(config, 4)

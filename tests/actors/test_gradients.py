@@ -168,7 +168,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         actor = make_actor(config, actor_id, first)
         assert not rollouts, "an actor that replaces another one has no weights before its first call"
         calls = 1
-        while actor.next_call is NextCall.AHEAD:
+        while actor.next_call is NextCall.WARM_UP:
             assert run(actor, config, old) == Heartbeat(actor.actor_id, new_steps_follow=False)
             # One rollout in a call: a run that stops waits for calls under way.
             assert len(rollouts) == calls
@@ -193,7 +193,7 @@ def test_a_target_network_is_kept_from_an_evaluation_while_an_actor_plays_ahead(
     old, new = snapshots(config)
     first = make_actor(config)
     once, always = (make_actor(config, 1, first), make_actor(config, 1))
-    assert once.next_call is NextCall.AHEAD
+    assert once.next_call is NextCall.WARM_UP
     once.evaluate(old, new, EvaluationShare(1, "sampled", 0, 1, 1))
     found = []
     for actor, target in ((once, None), (always, new)):
@@ -218,7 +218,7 @@ def reported(
 
 @pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
 @pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_a_gradient_and_its_returns_are_at_the_weights_of_its_call(
     config: RunConfig, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +281,7 @@ def test_shared_graphs_change_no_bit(config: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("config", [CARTPOLE, PENDULUM], ids=["discrete", "continuous"])
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_targets_have_the_log_probabilities_of_acting_and_of_now(config: RunConfig) -> None:
     config = replace(config, method=MethodConfig(name="log_probs"))
     old, new = snapshots(config)
@@ -304,7 +304,7 @@ def test_targets_have_the_log_probabilities_of_acting_and_of_now(config: RunConf
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_advantages_are_standardised_by_the_moments_of_the_weights(minibatches: int) -> None:
     config = replace(
         CARTPOLE,

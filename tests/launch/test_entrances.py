@@ -22,7 +22,7 @@ OF_PYTHON = {"executor": "inline", "actors": 8, "evaluation.every_frames": 0, "s
 
 
 @pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch, none_ahead: None) -> list[RunConfig]:  # noqa: ARG001
+def received(monkeypatch: pytest.MonkeyPatch, no_warm_up: None) -> list[RunConfig]:  # noqa: ARG001
     """The settings of each actor that was made. Runs in processes of their own are trained in this one."""
     seen: list[RunConfig] = []
 

@@ -260,7 +260,7 @@ def check_examples(check: Callable[[Plan], None], count: int, **more: Any) -> No
     settings(**quiet, max_examples=count, **more)(given(plans())(check))()
 
 
-@pytest.mark.usefixtures("short_random_play", "none_ahead")
+@pytest.mark.usefixtures("short_random_play", "no_warm_up")
 def test_some_generated_environments_are_trained_or_refused() -> None:
     def check(plan: Plan) -> None:
         check_trained(plan, 200)
@@ -270,7 +270,7 @@ def test_some_generated_environments_are_trained_or_refused() -> None:
 
 # In parts, of which several run at a time.
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_random_play", "none_ahead")
+@pytest.mark.usefixtures("short_random_play", "no_warm_up")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(8))
 def test_generated_environments_are_trained_or_refused(part: int) -> None:

@@ -14,7 +14,7 @@ from launch import machine
 from launch.cli import main
 from launch.machine import PRETENDED_GPUS, ThreadBudget, thread_budget, usable_gpus
 from launch.on_ray import cluster, learner_process
-from launch.on_ray.placement import Node, cores_of_actors, place, place_here, placement_lines, worker_resources
+from launch.on_ray.placement import Node, cores_of_actors, local_placement, place, placement_lines, worker_resources
 from launch.presets import PRESETS
 from launch.settings.check import on_device
 from launch.settings.files import with_settings
@@ -149,7 +149,7 @@ def test_nodes_of_a_cluster_have_actors_by_their_gpus() -> None:
 @pytest.mark.parametrize(("device", "gpus"), [("auto", 0), ("gpu", 1)])
 def test_the_learner_reserves_a_gpu_if_it_shall_have_one(device: str, gpus: int, spec: Any, monkeypatch) -> None:
     monkeypatch.setattr(learner_process, "ray", ray := FakeRay())
-    config, placement = config_of(learner__device=device), place_here(ThreadBudget(2, 1))
+    config, placement = config_of(learner__device=device), local_placement(ThreadBudget(2, 1))
     learner_process.start_learner(learner_process.LearnerStart(config, spec, Path(), placement, False, 0.0))
     assert [process.options["num_gpus"] for process in ray.processes] == [gpus]
 

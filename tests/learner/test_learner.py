@@ -79,7 +79,7 @@ def test_the_account_of_non_finite_reports_survives_a_checkpoint(cartpole: RunCo
     for one in (learner, restored(learner, make_learner(cartpole, gradients_per_update=2), tmp_path)):
         ledger = one.account.ledger
         assert ledger.gradients_dropped == {"non_finite": 2, "duplicate": 1}
-        assert ledger.if_it_ends().gradients_dropped == {"non_finite": 2, "duplicate": 1, "unfinished_update": 1}
+        assert ledger.closed().gradients_dropped == {"non_finite": 2, "duplicate": 1, "unfinished_update": 1}
         assert ledger.dropped == {"non_finite": 10, "duplicate": 10}
         # The episodes of a duplicate were counted before.
         assert (one.account.episodes, one.account.non_finite_returns, one.account.mean_return) == (4, 2, 4.0)
@@ -90,10 +90,10 @@ def test_gradients_that_wait_for_a_kth_are_dropped_only_if_the_run_ends(cartpole
     for sequence in range(1, 6):
         learner.submit(report(sequence))
     assert (learner.account.ledger.applied, learner.account.ledger.pending, learner.version) == (30, 20, 1)
-    assert learner.account.ledger.if_it_ends().dropped == {"unfinished_update": 20}
+    assert learner.account.ledger.closed().dropped == {"unfinished_update": 20}
     assert learner.account.ledger.dropped == {}
     assert learner.submit(report(6)).updated
-    assert (learner.account.ledger.applied, learner.account.ledger.if_it_ends().dropped) == (60, {})
+    assert (learner.account.ledger.applied, learner.account.ledger.closed().dropped) == (60, {})
 
 
 SCALED = ParameterLayout(("w", RUNNING_MEAN, RUNNING_VARIANCE), ((2,), (3,), (3,)))

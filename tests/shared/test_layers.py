@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from networks import network, observations
 
 from shared.networks import Network, NetworkOutput
-from shared.networks.layers import EPSILON, convolution_of_images, gradient_before, normalised
+from shared.networks.layers import EPSILON, convolution_of_images, layer_norm_gradient, normalised
 from shared.networks.stored_activations import StoredActivations
 
 
@@ -95,7 +95,7 @@ def test_an_observation_is_normalised_over_units(seed: int, shape: tuple[int, ..
 
     found = with_gradient(tf.function(normalised, autograph=False) if graph else normalised, tf.float32)
     expected = with_gradient(plainly, tf.float64)
-    stored = gradient_before(tf.constant(weights), *found[:2])
+    stored = layer_norm_gradient(tf.constant(weights), *found[:2])
     # A mean of 100 leaves five digits of what is around it.
     tolerance = 2e-3 * max(1.0, float(np.max(expected[1])))
     for result, other in zip((*found, stored), (*expected, expected[2]), strict=True):

@@ -21,7 +21,7 @@ from rich.style import Style
 from terminal import Terminal
 from untrained_runs import untrained
 
-from actors.policy import Acted
+from actors.policy import PolicyOutput
 from launch.cli import main
 from launch.film.record import VideoWriter
 from launch.film.stage import AtariStage, Performance, PlayedStep, make_stage
@@ -140,7 +140,7 @@ def test_a_step_has_the_action_and_the_output_of_the_network(recurrent: str, tmp
     given: list[tuple[np.ndarray, tuple]] = []
     after = [policy.first_state(1)]
 
-    def act(observations: np.ndarray, memory: tuple) -> Acted:
+    def act(observations: np.ndarray, memory: tuple) -> PolicyOutput:
         given.append((observations.copy(), memory))
         acted = policy.greedy(observations, memory)
         after.append(acted.state)

@@ -153,7 +153,7 @@ def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
 
 
 def test_too_many_non_finite_gradients_in_a_row_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.loop.aggregator.MOST_NON_FINITE", 2)
+    monkeypatch.setattr("launch.loop.aggregator.MAX_NON_FINITE_IN_A_ROW", 2)
     node = Node(actors=1, k=3)
     bad = [report(1, n, NAN, 0.0) for n in (1, 2, 4, 5, 6)]
     summed = node.collect(*bad[:2], report(1, 3, 1.0, 1.0), *bad[2:])
@@ -208,7 +208,7 @@ def test_actors_play_ahead_one_rollout_a_call(cartpole: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("minibatches", [1, 5])
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_few_fresh_gradients_meet(minibatches: int, cartpole: RunConfig) -> None:
     """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
 
@@ -227,7 +227,7 @@ def test_few_fresh_gradients_meet(minibatches: int, cartpole: RunConfig) -> None
     assert order[10:20] != order[20:30] != order[30:40]
 
 
-@pytest.mark.usefixtures("none_ahead")
+@pytest.mark.usefixtures("no_warm_up")
 def test_an_evaluation_takes_no_simulated_time(cartpole: RunConfig) -> None:
     orders: list[list[int]] = []
     for share in (None, EvaluationShare(1, "sampled", 0, 2, 9)):

@@ -20,12 +20,12 @@ from launch.on_ray.placement import (
     Placement,
     cores_to_request,
     gpus_in_reach,
-    gradients_together,
+    gradients_per_sum,
+    gradients_per_sum_by_node,
+    local_placement,
     place,
-    place_here,
     placement_lines,
     slots_by_node,
-    sums_of_nodes,
 )
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -125,7 +125,7 @@ def test_a_cluster_that_is_too_small_is_named_node_by_node() -> None:
 def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, sums: list[int]) -> None:
     learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
     config = RunConfig(learner=learner, aggregation=requested, address="auto")
-    assert sums_of_nodes(config, place(config, [replace(HEAD, marked=True), *WORKERS])) == sums
+    assert gradients_per_sum_by_node(config, place(config, [replace(HEAD, marked=True), *WORKERS])) == sums
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_where_gradients_are_summed(count: int, requested: str, limit: int | Non
 def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs: int, together: int) -> None:
     actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
     config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32))
-    assert gradients_together(config, actors) == together
+    assert gradients_per_sum(config, actors) == together
     placement = Placement(HEAD, {"large": 63, "other": actors})
-    assert sums_of_nodes(config, placement) == [32, together], "each node has sums of its own size"
+    assert gradients_per_sum_by_node(config, placement) == [32, together], "each node has sums of its own size"
 
 
 @pytest.mark.parametrize(("cores", "sums"), [(16, [4]), (15, [])])
 def test_one_machine_sums_where_many_actors_work(cores: int, sums: list[int]) -> None:
     config = RunConfig(learner=LearnerConfig(gradients_per_update=4))
-    assert sums_of_nodes(config, place_here(ThreadBudget(cores, 64))) == sums
+    assert gradients_per_sum_by_node(config, local_placement(ThreadBudget(cores, 64))) == sums
 
 
 def test_ray_does_not_pack_the_working_folder_of_uv_run() -> None:

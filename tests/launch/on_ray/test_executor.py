@@ -17,7 +17,7 @@ from launch.on_ray import node_aggregator
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.cluster import ClusterSlots, disconnecting
 from launch.on_ray.executor import RayExecutor, failure_reason
-from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
+from launch.on_ray.node_aggregator import AggregatingExecutor, NodeAggregator
 from launch.on_ray.placement import Node, Slots
 from launch.on_ray.transport import Call
 from shared.config import LearnerConfig, RunConfig
@@ -160,11 +160,11 @@ class Cluster(ClusterSlots):
         return self.there
 
 
-def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tuple[NodesExecutor, Cluster]:
+def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tuple[AggregatingExecutor, Cluster]:
     learner = LearnerConfig(gradients_per_update=K)
     config = replace(config, address="auto", aggregation="node", learner=learner, actors=actors)
     cluster = Cluster(config, *workers)
-    executor = NodesExecutor(config, environment_spec(config.environment), cluster, 5)
+    executor = AggregatingExecutor(config, environment_spec(config.environment), cluster, 5)
     executor.publish(WeightSnapshot(0, np.zeros(2, np.float32)))
     return executor, cluster
 

@@ -14,7 +14,7 @@ from launch.interrupts import StoppedBeforeTrainingError, StoppedWithoutLearnerE
 from launch.machine import ThreadBudget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner
-from launch.on_ray.placement import Node, Placement, place_here
+from launch.on_ray.placement import Node, Placement, local_placement
 from launch.run.events import Message, Progress, View
 from launch.run.lock import LOCK_FILE
 from launch.run.session_thread import SessionThread
@@ -25,7 +25,7 @@ SUMMARY = {"status": "frames_reached"}
 DIED = ray.exceptions.RayActorError(
     error_msg="The actor died.\nWorker exit detail: killed by SIGKILL Some common causes: …"
 )
-HERE = place_here(ThreadBudget(2, 1))
+HERE = local_placement(ThreadBudget(2, 1))
 
 
 def raised(cause: Exception) -> Exception:

@@ -20,7 +20,7 @@ from actors.environments import environment_spec
 from launch.loop.executor import CallResult, Failed
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.node_aggregator import NodesExecutor
+from launch.on_ray.node_aggregator import AggregatingExecutor
 from launch.on_ray.placement import Slots
 from launch.on_ray.transport import (
     Call,
@@ -304,7 +304,7 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int], tmp_path:
     actor, learner = ActorConfig(epochs=2), LearnerConfig(gradients_per_update=4)
     config = replace(PRESETS["cartpole"].config, actor=actor, learner=learner, aggregation="node")
     config = replace(config, storage=str(tmp_path))
-    executor = NodesExecutor(config, SPEC, Slots(2), actor_process=EchoProcess)
+    executor = AggregatingExecutor(config, SPEC, Slots(2), actor_process=EchoProcess)
     (node,) = executor.actor_ids
     heartbeats, reporting = 0, set()
     for version in range(1, updates + 1):

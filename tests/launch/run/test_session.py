@@ -266,7 +266,7 @@ class ScriptedEvaluator:
     def begin(self, snapshot: WeightSnapshot, policy: str) -> None:
         self.begun.append((snapshot.version, policy, snapshot.parameters))
 
-    def play(self, episodes: int, most_steps: int, *, number: int, actor_id: int) -> EvaluationPart:  # noqa: ARG002
+    def play(self, episodes: int, max_steps: int, *, number: int, actor_id: int) -> EvaluationPart:  # noqa: ARG002
         mean = self.means[min(len(self.begun), len(self.means)) - 1]
         # Two episodes of each environment, one of them lost.
         played = EpisodeStats(mean + np.array([-90.0, 30.0, 30.0, 30.0]), np.ones(4, np.int64))

@@ -9,7 +9,14 @@ import pytest
 
 from launch.loop.evaluation import EvaluationLost, EvaluationResult, GoesOn, evaluation_entry, evaluation_line
 from launch.run.returns import TrainingReturns
-from launch.run.stopping import Evaluations, TrainingPoint, confirmed_mean, luck, predicted_verdict, reason_to_stop
+from launch.run.stopping import (
+    Evaluations,
+    TrainingPoint,
+    confirmed_mean,
+    expected_maximum,
+    predicted_verdict,
+    reason_to_stop,
+)
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, WeightSnapshot
 
@@ -270,13 +277,13 @@ def test_repeated_tries_are_hard_to_pass_by_luck_and_easy_by_skill() -> None:
 
 def test_a_later_try_takes_off_what_luck_gives() -> None:
     # The expected maximum of k standard normal numbers.
-    assert [luck(k) for k in range(1, 6)] == pytest.approx([0.0, 0.564, 0.846, 1.029, 1.163], abs=0.03)
+    assert [expected_maximum(k) for k in range(1, 6)] == pytest.approx([0.0, 0.564, 0.846, 1.029, 1.163], abs=0.03)
     returns = np.array([17.0, 19.0, 21.0, 19.0])
     # With the further game: a mean of 11, and a sum of squares of 36 + 64 + 100 + 64 + 1,024.
-    expected = 11.0 - luck(3) * np.sqrt(1288 / 4) / np.sqrt(5)
+    expected = 11.0 - expected_maximum(3) * np.sqrt(1288 / 4) / np.sqrt(5)
     assert confirmed_mean(returns, 3, -21.0) == pytest.approx(expected)
     # Without the further game, which is unknown, as in the prediction of the verdict: a sum of squares of 8.
-    expected = 19.0 - luck(3) * np.sqrt(8 / 3) / np.sqrt(4)
+    expected = 19.0 - expected_maximum(3) * np.sqrt(8 / 3) / np.sqrt(4)
     assert confirmed_mean(returns, 3, None) == pytest.approx(expected)
     assert confirmed_mean(returns, 1, -21.0) is None
     assert confirmed_mean(np.array([1.0, np.nan]), 3, -21.0) is None

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from actors.environments import VectorEnvironment, environment_spec
-from actors.environments.border import info_number, info_numbers
+from actors.environments.validation import info_number, info_numbers
 from actors.environments.values import observation_check
 from shared.config import EnvironmentConfig
 from shared.config.task import read_option
@@ -189,7 +189,7 @@ def test_an_error_of_one_copy_names_its_place(vectorization: Any, working_folder
 def test_a_wrong_result_is_one_line(faulty: Any, what: Any, part: int | str | None, line: str) -> None:
     method = "reset" if part == "reset" else "step"
     where = method if what.__name__ == "<lambda>" else what.__name__
-    text = rf"^Faulty-v0: {method}\(\):? .*{re.escape(line)} \(test_border.py:\d+, in {where}\)$"
+    text = rf"^Faulty-v0: {method}\(\):? .*{re.escape(line)} \(test_validation.py:\d+, in {where}\)$"
     with pytest.raises(EnvironmentFailedError, match=text):
         played(faulty(what, part))
 

@@ -15,19 +15,19 @@ from shared.config.task import SMALLEST_SIDE
 ByteArray = npt.NDArray[np.uint8]
 
 
-def is_picture(space: gymnasium.Space) -> bool:
+def is_image(space: gymnasium.Space) -> bool:
     """True if observations are images: uint8 [height, width(, channels)] or [channels, height, width], at least 16 a
     side, with values to 255. Smaller values belong to a board."""
     return _has_bytes(space) and _channel_axis(space.shape or ()) is not None
 
 
-def has_pictures(space: gymnasium.Space) -> bool:
+def has_images(space: gymnasium.Space) -> bool:
     """True if observations are images, or a Dict or Tuple that contains one."""
-    return is_picture(space) or any(map(has_pictures, inner_spaces(space).values()))
+    return is_image(space) or any(map(has_images, inner_spaces(space).values()))
 
 
 def is_stack(space: gymnasium.Space) -> bool:
-    """True if observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
+    """True if observations are stacks of `ImagePreprocessing`: uint8 [stack, height, width, channels]."""
     shape = space.shape or ()
     return _has_bytes(space) and len(shape) == 4 and min(shape[1:3]) >= SMALLEST_SIDE
 
@@ -38,7 +38,7 @@ def _has_bytes(space: gymnasium.Space) -> bool:
 
 
 class Stack(Box):
-    """The space of images of the shape `source` after `Pictures`: uint8 [stack, height, width, channels]."""
+    """The space of images of the shape `source` after `ImagePreprocessing`: uint8 [stack, height, width, channels]."""
 
     def __init__(self, shape: tuple[int, ...], source: tuple[int, ...]) -> None:
         super().__init__(0, 255, shape, np.uint8)
@@ -70,7 +70,7 @@ def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, 
     return change(observation, space)
 
 
-class Pictures(gymnasium.Wrapper):
+class ImagePreprocessing(gymnasium.Wrapper):
     """Makes all images in observations uint8 [stack, height, width, channels], of which the newest is the last.
 
     `size` is the side in pixels; None keeps the size. A reset fills the stack with the first image.
@@ -78,7 +78,7 @@ class Pictures(gymnasium.Wrapper):
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
         super().__init__(environment)
-        self._turn, self._stack = partial(_turned, size=size, greyscale=greyscale), stack
+        self._preprocess, self._stack = partial(_preprocessed, size=size, greyscale=greyscale), stack
         self.observation_space = self._stacked_space(environment.observation_space)
         # The stack of each image of the last observation, in the order of its parts.
         self._stacks: list[ByteArray] = []
@@ -96,19 +96,19 @@ class Pictures(gymnasium.Wrapper):
             return Dict({key: self._stacked_space(inner) for key, inner in space.spaces.items()})
         if isinstance(space, Tuple):
             return Tuple(tuple(map(self._stacked_space, space.spaces)))
-        if not is_picture(space):
+        if not is_image(space):
             return space
         shape = space.shape or ()
-        return Stack((self._stack, *self._turn(np.zeros(shape, np.uint8)).shape), shape)
+        return Stack((self._stack, *self._preprocess(np.zeros(shape, np.uint8)).shape), shape)
 
     def _stacked(self, observation: Any, before: Iterator[ByteArray] | None) -> Any:
         """The observation with stacks in place of images, which continue the stacks `before`."""
         self._stacks = []
 
         def stacked(image: Any, space: gymnasium.Space) -> Any:
-            if not is_picture(space):
+            if not is_image(space):
                 return image
-            newest = self._turn(image)[None]
+            newest = self._preprocess(image)[None]
             earlier = np.repeat(newest, self._stack, axis=0) if before is None else next(before)
             # Copied: an environment may draw the next one in the same memory.
             self._stacks.append(np.concatenate([earlier[1:], newest]))
@@ -118,7 +118,7 @@ class Pictures(gymnasium.Wrapper):
         return with_parts(self.env.observation_space, observation, stacked)
 
 
-def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> ByteArray:
+def _preprocessed(observation: ByteArray, *, size: int | None, greyscale: bool) -> ByteArray:
     axis = _channel_axis(observation.shape)
     assert axis is not None, "its space is that of images"
     image = np.moveaxis(observation, axis, -1) if observation.ndim == 3 else observation[..., None]

@@ -1,7 +1,7 @@
-"""The border to environments of users: checks returned values by the spaces, and turns exceptions into one line.
+"""Validation of users' environments: checks returned values against the spaces, and turns exceptions into one line.
 
-Each copy has its border, inside Gymnasium's vector environments, which would cast any value or fail in the middle of
-a batch.
+Each copy is validated inside Gymnasium's vector environments, which would cast any value or fail in the middle of a
+batch.
 """
 
 import inspect
@@ -32,7 +32,7 @@ LOGGER = logging.getLogger("tributary")
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
 
-class _Checks:
+class _Validation:
     """What the borders of single environments and of vector environments share: their masks and their errors."""
 
     env: Any
@@ -84,7 +84,7 @@ class _Checks:
         return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}, in {method})"
 
 
-class Border(_Checks, gymnasium.Wrapper):
+class ValidatedEnvironment(_Validation, gymnasium.Wrapper):
     """Passes on the results of an environment in the dtypes and shapes of its spaces.
 
     Raises an `EnvironmentFailedError` for an exception of the environment, and for results that do not fit. Only the
@@ -109,7 +109,7 @@ class Border(_Checks, gymnasium.Wrapper):
         space = env.observation_space
         self._checked = observation_check(space)
         # Arrays of a Box in its dtype and shape need no conversion. `step` finds that out without a call: 80 ns of the
-        # 300 that the border takes. Arrays of other spaces have values to look at.
+        # 300 that the validation takes. Arrays of other spaces have values to look at.
         self._dtype: np.dtype | None = space.dtype if isinstance(space, Box) else None
         self._shape = space.shape
         self._mask_key = None if with_info else config.action_mask
@@ -185,8 +185,8 @@ class Border(_Checks, gymnasium.Wrapper):
             LOGGER.warning("%s: close() raised %s%s", self._name, typed_line(error), raised_at(error))
 
 
-class VectorBorder(_Checks, gymnasium.vector.VectorWrapper):
-    """The same of an environment's own vector environment: its results are batches, checked as a whole.
+class ValidatedVectorEnvironment(_Validation, gymnasium.vector.VectorWrapper):
+    """`ValidatedEnvironment` for an environment's own vector environment: results are checked as a batch.
 
     All of info is passed on.
     """
