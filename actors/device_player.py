@@ -56,7 +56,7 @@ class DevicePlayer:
         emulator_threads: int = 1,
     ) -> None:
         if policy.method.needs_next_actions:
-            raise setting_error("method.name", config.method.name, "does not run with --actor.device gpu")
+            raise setting_error("method.name", config.method.name, "does not run with --actor.device gpu; use cpu")
         actor = config.actor
         self._policy, self._gradients, self._unroll_length = policy, gradients, actor.unroll_length
         self._stacks_frames = isinstance(adapter_of(config.environment), AtariAdapter)

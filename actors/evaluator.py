@@ -120,8 +120,8 @@ class Evaluator:
             if (self._ended >= goal).all():
                 break
             resets = self._resets_next
-            acted = act(self._observations, self._state)
-            actions, self._state = acted.actions, reset_ended_states(acted.state, resets)
+            output = act(self._observations, self._state)
+            actions, self._state = output.actions, reset_ended_states(output.state, resets)
             result = self._environments.step(actions)
             self._observations = result.observations
             self._fingerprints.step(actions, result.rewards, result.observations, resets)

@@ -183,12 +183,12 @@ class Gradients:
         """True if the last rollout has no gradients left."""
         return self._rollout is None
 
-    def keep(self, t: int, acted: PolicyOutput) -> None:
+    def keep(self, t: int, output: PolicyOutput) -> None:
         """Keep value and log π of acting at time `t` of the current rollout, where the policy gives them."""
-        if acted.values is not None:
-            self._values[t] = acted.values
-        if acted.log_probs is not None:
-            self._log_probs[t] = acted.log_probs
+        if output.values is not None:
+            self._values[t] = output.values
+        if output.log_probs is not None:
+            self._log_probs[t] = output.log_probs
 
     def keep_rollout(self, values: tf.Tensor, log_probs: tf.Tensor) -> None:
         """Keep values and log-probabilities of all times at once, float32 [T, B] each."""

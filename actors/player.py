@@ -45,7 +45,7 @@ class Player:
         self.builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._state = policy.first_state(config.actor.environments)
         # The first actions of the next rollout, if they are chosen already.
-        self._next_acted: PolicyOutput | None = None
+        self._next_output: PolicyOutput | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds)
 
     @staticmethod
@@ -61,26 +61,26 @@ class Player:
         builder, first_state = self.builder, self._state
         first, self._first_observations = self._first_observations, None
         builder.begin(first, None if first is None else self._environments.reset_non_finite)
-        next_acted, self._next_acted = self._next_acted, None
+        next_output, self._next_output = self._next_output, None
         for t in range(self._unroll_length):
-            if next_acted is None:
-                acted = self._policy.act(builder.observations, self._state, t)
+            if next_output is None:
+                output = self._policy.act(builder.observations, self._state, t)
             else:
                 # Its value and log π come from the weights that chose it.
-                acted, next_acted = next_acted, None
-            self._gradients.keep(t, acted)
-            self._state = reset_ended_states(acted.state, builder.resets)
+                output, next_output = next_output, None
+            self._gradients.keep(t, output)
+            self._state = reset_ended_states(output.state, builder.resets)
             chosen = clock()
-            builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
+            builder.add(output.actions, self._environments.step(output.actions, builder.next_observations))
             stepped = clock()
             acting += chosen - before
             environment += stepped - chosen
             before = stepped
         if self._policy.method.needs_next_actions:
             # The next rollout takes them: Sarsa's target is the value of the action that really follows.
-            self._next_acted = self._policy.act(builder.observations, self._state)
+            self._next_output = self._policy.act(builder.observations, self._state)
             acting += clock() - before
-        next_actions = None if self._next_acted is None else self._next_acted.actions
+        next_actions = None if self._next_output is None else self._next_output.actions
         rollout = builder.finish(next_actions, first_state, self._state)
         return PlayedRollout(rollout, environment, acting)
 

@@ -40,8 +40,8 @@ class RolloutBuilder:
         self._discount = config.method.discount
         self._reward_scale = settings.reward_scale
         self._normalises_rewards = settings.normalise_rewards
-        most_normalised = _MAX_NORMALISED_REWARD if settings.normalise_rewards else None
-        self._max_reward = 1.0 if settings.clip_rewards else most_normalised
+        max_normalised = _MAX_NORMALISED_REWARD if settings.normalise_rewards else None
+        self._max_reward = 1.0 if settings.clip_rewards else max_normalised
         self.reward_factor: float | None = None
         # G ← γG + r of each environment, and all G of a rollout.
         self._discounted_return = np.zeros(environments, np.float64)

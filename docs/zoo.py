@@ -34,7 +34,7 @@ from launch.run.weights import WeightsName, write_weights
 from launch.settings.files import read_value
 from shared.errors import ConfigurationError
 
-_MOST_BYTES = 3_500_000
+_MAX_BYTES = 3_500_000
 _ROWS = 100
 # Significant ones.
 _DIGITS = 5
@@ -86,8 +86,8 @@ def pack(
         made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
         write_json(agent.manifest, _manifest(run) | {"packed": made})
         size = agent.best_weights.stat().st_size
-        if size > _MOST_BYTES:
-            raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
+        if size > _MAX_BYTES:
+            raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MAX_BYTES:,} at most")
         shutil.rmtree(into / name, ignore_errors=True)
         agent.path.rename(into / name)
         return into / name

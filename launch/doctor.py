@@ -57,17 +57,19 @@ def _failures(report: dict[str, Any], here: dict[str, Any]) -> Iterator[tuple[st
         yield report["error"], report["advice"]
         return
     if report["python"].split(".")[:2] != here["python"].split(".")[:2]:
-        yield f"Python {report['python']}, and {here['python']} here", f"install Python {here['python']} there"
+        yield f"Python {report['python']} there, and {here['python']} here", f"install Python {here['python']} there"
     for package, version in here["versions"].items():
         installed = report["versions"].get(package)
         if package != "python" and installed != version:
-            cause = f"{package} {installed or 'is missing'}, and {version} here"
+            cause = f"{package} {installed} there, and {version} here"
+            if installed is None:
+                cause = f"{package} is missing there, and is {version} here"
             yield cause, f"run there: pip install {package}=={version}"
     if report["revision"] != here["revision"]:
-        cause = f"sources {report['revision']} of the project, and {here['revision']} here"
+        cause = f"sources {report['revision']} of the project there, and {here['revision']} here"
         yield cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."
     if not actors_in(report["memory_bytes"], learner=True):
-        yield f"{report['memory_bytes'] >> 20} MiB of memory", "learner and one actor need about 2 GiB"
+        yield f"{report['memory_bytes'] >> 20} MiB of memory are too little", "learner and one actor need about 2 GiB"
     shared = report["shared_memory_bytes"]
     if shared is not None and shared < _MIN_SHARED_BYTES:
         advice = "start the container with --shm-size=2g, or mount a larger tmpfs there"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import counted, setting_error
 
 # Where the kernel shows processes and their open files, and the limits that containers and batch systems set.
 PROCESSES = "/proc"
@@ -65,7 +65,7 @@ def busy(load: float) -> str | None:
     total = os.cpu_count() or 1
     if load + _NEEDED_SHARE * usable_cores() <= total:
         return None
-    return f"load average {load:.1f} on {_counted(total, 'core')}"
+    return f"load average {load:.1f} on {counted(total, 'core')}"
 
 
 def actors_in(memory: int, *, learner: bool) -> int:
@@ -126,10 +126,6 @@ def _numbers(file: Path) -> list[int]:
         return []
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number > 1)}"
-
-
 @dataclass(frozen=True)
 class ThreadBudget:
     """Each process has one thread at work. In an actor TensorFlow and the environments take turns; the learner's fused
@@ -144,7 +140,7 @@ class ThreadBudget:
         threads = "one thread each" if executor == "ray" else "in one thread"
         if self.emulator_threads:
             threads += f", and {self.emulator_threads} of an actor for its emulators"
-        return f"{_counted(self.actors, 'actor')} and the learner, {threads}, on {_counted(self.cores, 'core')}"
+        return f"{counted(self.actors, 'actor')} and the learner, {threads}, on {counted(self.cores, 'core')}"
 
     def warning(self) -> str | None:
         """Advice where the actors alone need more cores than there are; None elsewhere."""
@@ -182,11 +178,11 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
     actors = max(least, actors if most is None else min(most, actors))
     # Inline actors share the networks and graphs of one process, which are most of an actor's memory.
     if actors > places and config.executor == "ray":
-        room = f"{places} GPU actors, {ACTORS_A_GPU} on each of {_counted(gpus, 'GPU')}, with a core each"
+        room = f"{places} GPU actors, {ACTORS_A_GPU} on each of {counted(gpus, 'GPU')}, with a core each"
         if not on_gpu:
-            room = f"{places} actors of about {ACTOR_BYTES >> 20} MiB each, beside {LEARNER_BYTES >> 20} of the learner"
-            room += f", in the {machine_bytes() / 2**30:.1f} GiB of this machine"
-        raise setting_error("actors", actors, f"there is room for {room}")
+            room = f"{places} actors of about {ACTOR_BYTES >> 20} MiB each, beside {LEARNER_BYTES >> 20} MiB of the "
+            room += f"learner, in the {machine_bytes() / 2**30:.1f} GiB of this machine"
+        raise setting_error("actors", actors, f"there is room for {room}; start fewer actors")
     return ThreadBudget(cores, actors, emulator_threads(automatic, actors) if on_gpu else 0)
 
 

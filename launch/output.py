@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.tensorflow_setup import set_tensorflow_variables
-from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, typed_line
+from shared.errors import ConfigurationError, EnvironmentFailedError, counted, escaped, typed_line
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -128,11 +128,6 @@ def mean_return(value: float | None, episodes: int) -> str:
     return text if value is None or episodes >= 100 else f"{text} of {counted(episodes, 'episode')}"
 
 
-def counted(count: int, noun: str) -> str:
-    """1 episode, 1,000 episodes."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -168,6 +163,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the most similar known one, or all of them if they are few."""
     near = difflib.get_close_matches(name, names, n=1)
     if near:
-        return f", did you mean {near[0]}?"
+        return f"; did you mean {near[0]}?"
     listing = list(names)
-    return f", there are {', '.join(listing)}" if len(listing) < _MANY_NAMES else ""
+    return f"; there are {', '.join(listing)}" if len(listing) < _MANY_NAMES else ""

@@ -13,6 +13,7 @@ from launch.machine import pretended_gpus
 from launch.processes import without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
+from shared.registry import brought
 from shared.stderr import filtered_stderr
 
 # Switches oneDNN on or off. By itself TensorFlow uses it only on CPUs with AVX-512 VNNI or AMX.
@@ -90,7 +91,7 @@ def prepare_to_read_weights(config: RunConfig) -> None:
 
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
-    imported = "tensorflow" in sys.modules
+    imported = "tensorflow" in sys.modules and "tensorflow" not in brought
     with filtered_stderr():
         _import_tensorflow()
     if not imported:

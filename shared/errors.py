@@ -41,6 +41,11 @@ def alternatives(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def counted(count: int, noun: str) -> str:
+    """1 episode, 1,000 episodes."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 # Errors of libraries may contain a whole file, such as a model of MuJoCo.
 _LONGEST = 2_000
 # With it TensorFlow begins the messages of its operations: a name and a device, longer than the reason after them.

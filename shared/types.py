@@ -21,7 +21,7 @@ of the emulator, so frames = agent steps x frame skip.
 
 Autoreset is NEXT_STEP: at the end of an episode the observation is the true last one; the following vector step
 ignores its action and resets. That step is masked. ale-py is an exception where an episode ends inside a frame skip:
-the newest picture repeats that of the step before; where a time limit ends it on the skip's last frame, it is mixed
+the newest image repeats that of the step before; where a time limit ends it on the skip's last frame, it is mixed
 with that. Only the bootstrap of a truncation reads it.
 """
 

@@ -85,12 +85,12 @@ class AtariAdapter(Adapter):
                 text = ",".join(value) if name == "wrappers" else value
                 raise setting_error(f"environment.{name}", text, problem)
         if config.screen_size is None:
-            raise setting_error("environment.screen_size", None, "Atari is seen in a square of a size that is set")
+            raise setting_error("environment.screen_size", None, "Atari is seen in a square: set its side, such as 84")
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
         config = self._config
-        size, picture = config.screen_size, {"stack_num": config.frame_stack, "frameskip": config.frame_skip}
-        return self._make(count, threads, img_height=size, img_width=size, **picture)
+        size, image_options = config.screen_size, {"stack_num": config.frame_stack, "frameskip": config.frame_skip}
+        return self._make(count, threads, img_height=size, img_width=size, **image_options)
 
     def make_screen(self) -> gymnasium.vector.VectorEnv:
         """One copy of the same game under the same rules, in colour and frame by frame, for people.
@@ -98,15 +98,15 @@ class AtariAdapter(Adapter):
         Its observations are uint8 [1, 1, 210, 160, 3]. With the seed and the actions of a copy of `make_vector`, each
         action repeated for its frames, it plays the same episode.
         """
-        picture = {"stack_num": 1, "frameskip": 1, "grayscale": False, "maxpool": False}
-        return self._make(1, 1, img_height=_SCREEN_HEIGHT, img_width=_SCREEN_WIDTH, **picture)
+        image_options = {"stack_num": 1, "frameskip": 1, "grayscale": False, "maxpool": False}
+        return self._make(1, 1, img_height=_SCREEN_HEIGHT, img_width=_SCREEN_WIDTH, **image_options)
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         if render_mode == "human":
             return HumanRendering(AtariEnvironment(self._config, "rgb_array"))
         return AtariEnvironment(self._config, render_mode)
 
-    def _make(self, count: int, threads: int, **picture: Any) -> gymnasium.vector.VectorEnv:
+    def _make(self, count: int, threads: int, **image_options: Any) -> gymnasium.vector.VectorEnv:
         # Not in `check` only: no caller plays another game in silence.
         config, spec = self._config, self._playable_spec()
         return AtariVectorEnv(
@@ -122,7 +122,7 @@ class AtariAdapter(Adapter):
             # They would hide true returns and the true ends of episodes.
             reward_clipping=False,
             episodic_life=False,
-            **picture,
+            **image_options,
         )
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:
@@ -170,7 +170,7 @@ class AtariAdapter(Adapter):
     def _protocol(self) -> dict[str, Any]:
         """The rules of play in training's manifest and beside a score."""
         names = ("sticky_action_probability", "fire_on_reset", "max_episode_frames", "frame_stack", "screen_size")
-        limits = {"max_pooled_frames": min(2, self._config.frame_skip), "most_noops": _most_noops(self._config)}
+        limits = {"max_pooled_frames": min(2, self._config.frame_skip), "most_noops": _max_noops(self._config)}
         return {name: getattr(self._config, name) for name in names} | limits
 
 
@@ -272,7 +272,7 @@ def channels_last(images: ByteArray, to: ByteArray | None = None) -> ByteArray:
     return to
 
 
-def _most_noops(config: EnvironmentConfig) -> int:
+def _max_noops(config: EnvironmentConfig) -> int:
     return max(config.max_noops - 1, 0)
 
 
@@ -282,7 +282,7 @@ def _start_frames(config: EnvironmentConfig, *, has_fire: bool) -> str:
     ale-py draws uniformly below the bound. FIRE replaces a no-op, and is pressed even if none was drawn, so that draws
     of 0 and of 1 both give one frame.
     """
-    most = _most_noops(config)
+    most = _max_noops(config)
     if not (config.fire_on_reset and has_fire):
         return f"0 to {most}" if most else "0"
     return f"1 to {most}, 1 twice as likely" if most > 1 else "1"

@@ -67,7 +67,7 @@ class GymnasiumAdapter(Adapter):
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
         config = self._config
-        # Pictures are of a single copy, where there is one.
+        # A single copy renders, where there is one.
         renders = self._render_mode is not None and gymnasium.spec(config.registered_id).entry_point is not None
         if config.vectorization == "native" and not renders:
             vector = native_vector(config, count, self._render_mode)

@@ -33,7 +33,7 @@ _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
 
 class _Validation:
-    """What the borders of single environments and of vector environments share: their masks and their errors."""
+    """What `ValidatedEnvironment` and `ValidatedVectorEnvironment` share: their masks and their errors."""
 
     env: Any
     _name: str

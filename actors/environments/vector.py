@@ -254,11 +254,11 @@ _STEPS, _STRIDE = 800, 10
 def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArray[np.float32]:
     """The mean observation of random play, float32 of the shape of one observation, in the observations' unit.
 
-    A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
+    A game's image is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
     Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
     subtracted, none are.
     """
-    generator, pictures = np.random.default_rng(seed), []
+    generator, observed = np.random.default_rng(seed), []
     with _checked(config) as environments:
         spec = environments.spec()
         observations, masks = spec.split(environments.reset(seed))
@@ -266,5 +266,5 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArra
             result = environments.step(random_actions(spec.actions, 1, generator, masks))
             observations, masks = spec.split(result.observations)
             if step % _STRIDE == 0:
-                pictures.append(observations[0])
-    return np.mean(pictures, axis=0, dtype=np.float32)
+                observed.append(observations[0])
+    return np.mean(observed, axis=0, dtype=np.float32)

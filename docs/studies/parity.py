@@ -68,7 +68,7 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 
 _DISCOUNT = 0.99
 _LENGTHS = (1, 2, 10, 100, 1000)
-_MOST_ULP = 4.0
+_MAX_ULP = 4.0
 _SAMPLES, _STEPS, _RATE = 100, 5, 5e-4
 _TOLERANCES = ((1e-5, 1e-8), (1e-4, 0.0))
 # float32 rounds to 6e-8; sums over 100 samples in three layers and five steps may lose three digits of that.
@@ -94,7 +94,7 @@ def discounted_returns() -> tuple[str, list[Row]]:
         "Are discounted returns the same eagerly and in a graph?",
         [
             Row("plain: sequences equal to the bit", str(equal), str(len(rewards)), equal == len(rewards)),
-            Row("standardised: largest difference", f"{worst:.2f} ULP", f"at most {_MOST_ULP:g}", worst <= _MOST_ULP),
+            Row("standardised: largest difference", f"{worst:.2f} ULP", f"at most {_MAX_ULP:g}", worst <= _MAX_ULP),
             Row("standardised constant returns are finite", str(finite), "True", finite),
         ],
     )
@@ -363,7 +363,7 @@ def _by_numpy(problem: _Problem) -> list[Float32Array]:
 # ---- CartPole
 
 _THRESHOLD = 150.0
-_MOST_AGENT_STEPS = 400_000
+_MAX_AGENT_STEPS = 400_000
 _ROLLOUTS = 40
 _ONE_GRADIENT = 2.0
 
@@ -465,7 +465,7 @@ def _trained_on_cartpole(config: RunConfig, mean_square: float = 0.0) -> _Traini
         if first_update is None:
             first_update = learner.snapshot().parameters
         reached = len(learner.account.recent_returns) == 100 and (learner.account.mean_return or 0.0) >= _THRESHOLD
-        if reached or learner.account.ledger.sampled >= _MOST_AGENT_STEPS:
+        if reached or learner.account.ledger.sampled >= _MAX_AGENT_STEPS:
             break
     executor.close()
     assert first_update is not None, "every rollout is an update"

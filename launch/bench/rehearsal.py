@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Proportional set size of a process that imports Ray and Gymnasium (62 MiB), rounded up: most of its pages are shared.
 REHEARSED_ACTOR_BYTES = 70 * 2**20
 _RECORDED_SECONDS = 4.0
-_FEWEST_CYCLES = 3
+_MIN_CYCLES = 3
 _WARM_UP_CYCLES = 2
 # The same gradient in every update would carry the weights away.
 _GRADIENT_SCALE = 1e-6
@@ -65,7 +65,7 @@ def rehearsed(config: RunConfig) -> RunConfig:
         ConfigurationError: the actors are for GPUs.
     """
     if config.actor.device == "gpu":
-        raise setting_error("actor.device", "gpu", "a rehearsal is of actors on CPUs")
+        raise setting_error("actor.device", "gpu", "only actors on CPUs can be rehearsed; use cpu")
     return replace(
         config,
         executor="ray",
@@ -83,7 +83,9 @@ def check_memory(actors: int) -> None:
     places = (machine_bytes() - LEARNER_BYTES) // REHEARSED_ACTOR_BYTES
     if actors > places:
         room = f"there is room for {max(0, places)} rehearsed actors of about {REHEARSED_ACTOR_BYTES >> 20} MiB each"
-        raise setting_error("actors", actors, f"{room}, in the {machine_bytes() / 2**30:.1f} GiB of this machine")
+        raise setting_error(
+            "actors", actors, f"{room}, in the {machine_bytes() / 2**30:.1f} GiB of this machine; rehearse fewer"
+        )
 
 
 def rehearsed_state(
@@ -153,7 +155,7 @@ def _results(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         if isinstance(result, Exception):
             raise result
     if any(ended):
-        raise ConfigurationError("the actors could not be rehearsed: a process died")
+        raise ConfigurationError("the actors could not be rehearsed: a process died; fewer --actors need less memory")
     return results
 
 
@@ -183,7 +185,7 @@ def _record(
         _cycle(config, actor, weights, target)
     cycles: list[list[RecordedCall]] = []
     ends = time.perf_counter() + _RECORDED_SECONDS
-    while len(cycles) < _FEWEST_CYCLES or time.perf_counter() < ends:
+    while len(cycles) < _MIN_CYCLES or time.perf_counter() < ends:
         cycle, _ = _cycle(config, actor, weights, target)
         cycles.append(cycle)
     actor.close()

@@ -230,7 +230,7 @@ def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
     if len(points) == 1:
         return "one number of actors shows no saturation"
     fewest = points[0]["actors"]
-    speed_up = f"{last['actors']} actors reach {last['speed_up'] / fewest:.2f} times {fewest}"
+    speed_up = f"{last['actors']} actors have {last['speed_up'] / fewest:.2f} times the throughput of {fewest}"
     if last["efficiency"] >= 0.9:
         return f"{speed_up}: no saturation"
     spent = TimeSpent(last["stage_microseconds"], last["learner_utilisation"])

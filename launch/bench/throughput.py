@@ -176,7 +176,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     ):
         print_line(console, line)
     warn_of_busy(console, result["busy"])
-    print_line(console, "more actors than this machine has cores for: tributary bench scaling --rehearse")
+    print_line(console, "to measure more actors than this machine has cores for: tributary bench scaling --rehearse")
 
 
 def progress(console: Console, line: str) -> None:

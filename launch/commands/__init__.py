@@ -1,1 +1,1 @@
-"""The commands: their options, checks, and progress on the terminal."""
+"""The commands train, runs, stop, config, presets, zoo and doctor, and the display of a training."""

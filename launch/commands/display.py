@@ -163,7 +163,7 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
         return None
     takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
     if usual * config.environment.frame_skip > config.total_frames:
-        return f"{takes}, and --total-frames {config.total_frames} ends the run before"
+        return f"{takes}, and --total-frames {config.total_frames} ends the run before that"
     reached = f"it is reached in about {duration(remaining / rate)}; seeds differ by a factor of two"
     return f"{takes}: at {rate:,.0f} a second {reached}"
 
@@ -240,7 +240,7 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
         lines.append("no training episode has ended")
     if evaluation is not None and evaluation.get("confirms"):
         # A confirmation has selected the weights: it is no score.
-        selected = "; it selected these weights: `evaluate` has their score"
+        selected = "; it selected these weights: tributary evaluate gives their score"
         lines.append(f"last confirmation: {evaluation_line(evaluation)}{selected}")
     elif evaluation is not None:
         lines.append(f"last evaluation: {evaluation_line(evaluation)}")

@@ -1,4 +1,4 @@
-"""`tributary doctor`: checks of this machine or of every node of a cluster, with a remedy for each failure."""
+"""`tributary doctor`: prints the findings of `launch.doctor` for this machine or every node of a cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from launch.doctor import Finding, find, gpu_line, gpu_shortages, probe, quick_p
 from launch.files import write_json
 from launch.output import EXIT_DONE, EXIT_FAILED, print_line
 from launch.provenance import provenance
+from shared.errors import counted
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
                 print_line(console, f"{report['node']}: {gpu_line(report['gpu'])}")
     for finding in findings:
         print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
-    console.print(f"{len(findings)} found" if findings else "all is well", highlight=False)
+    console.print(f"{counted(len(findings), 'problem')} found" if findings else "no problem found", highlight=False)
 
 
 def _described(report: dict[str, Any]) -> str:

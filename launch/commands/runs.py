@@ -17,11 +17,11 @@ from launch.run.lock import holder_of
 from launch.run.lookup import RunPath, run_folders, trust_option
 from launch.run.summary import RunStatus, run_status
 from launch.settings.parse import Operand
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, counted, setting_error
 
 # The lock of another process can only be looked at: nothing announces a change.
 _LOCK_POLL_SECONDS = 0.1
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
 
 
@@ -57,11 +57,11 @@ def list_runs(arguments: RunsArguments) -> None:
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
-    recent = [run for i, run in enumerate(runs) if arguments.all or i < _MOST_SHOWN or run.holder]
+    recent = [run for i, run in enumerate(runs) if arguments.all or i < _MAX_SHOWN or run.holder]
     if recent:
         console.print(runs_table(recent, folder, console), highlight=False)
     if len(runs) > len(recent):
-        print_line(console, f"{len(runs) - len(recent)} more: --all")
+        print_line(console, f"{counted(len(runs) - len(recent), 'more run')}: list them with --all")
     elif not runs:
         print_line(console, f"no runs below {folder}/; tributary train begins one")
     write_json(arguments.json, {"runs": [*map(run_values, runs)], "left_out": left_out})
@@ -71,13 +71,13 @@ def stop(arguments: StopArguments) -> None:
     folder, console = arguments.run, Console()
     holder = holder_of(folder)
     if holder is None:
-        raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
+        raise setting_error("run", folder, "no process trains this run; tributary runs lists the runs that train")
     if not holder.here:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGINT)
-    print_line(console, f"asked process {holder.pid} to finish and save; asked again, it ends at once")
+    print_line(console, f"requested process {holder.pid} to finish and save; a second tributary stop ends it at once")
     while holder_of(folder) == holder:
         time.sleep(_LOCK_POLL_SECONDS)
     line = f"ended before it trained: {folder} has nothing to continue from"

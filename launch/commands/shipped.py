@@ -1,4 +1,4 @@
-"""What ships: `tributary config` prints a preset, `presets` and `zoo` list presets and agents. docs/zoo.py adds one."""
+"""`tributary config`, `presets` and `zoo`: the settings of a preset, and the presets and agents that ship."""
 
 import sys
 from contextlib import redirect_stdout

@@ -54,10 +54,12 @@ def train_line(arguments: TrainArguments) -> int:
         seed, storage = arguments.settings.get("seed"), resolved.config.storage
         for name, value in (("resume", arguments.resume), ("seed", seed), ("storage", storage)):
             if value is not None:
-                raise setting_error(name, value, "is of one run, and --seeds trains several")
+                raise setting_error(name, value, "is of one run, and --seeds trains several; leave one of the two out")
         first, parent = resolved.start_from, arguments.run_dir
         if first and parent and first.absolute() in [(parent / f"seed-{number}").absolute() for number in seeds]:
-            raise setting_error("start_from", arguments.start_from, "is one of these seeds; name the run itself")
+            raise setting_error(
+                "start_from", arguments.start_from, "is a folder that --seeds would write; name another --run-dir"
+            )
         # Resolved once for all seeds: after the first one, latest would name its run.
         arguments = replace(arguments, start_from=str(resolved.start_from) if resolved.start_from else None)
     folder = resolved.resume or arguments.run_dir
@@ -158,8 +160,10 @@ def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, 
         others = [name for name in changes_of_resume(run.config, before) if not may_change(name)]
         by_preset = request.config is None and read_object(folder.manifest).get("preset") == run.preset
         if others and by_preset and not by_full_name(settings).keys() & others:
-            line = f"preset {run.preset} has changed since seed {seed} began, which goes on with its own"
-            print_line(console, f"{line} {', '.join(map(option_name, others))}; seeds that begin have today's")
+            line = f"preset {run.preset} has changed since seed {seed} began: this seed keeps its own"
+            print_line(
+                console, f"{line} {', '.join(map(option_name, others))}, and seeds that begin now get the new ones"
+            )
         else:
             check_changes(run.config, before, path)
         # The command names these, in a preset or a file.

@@ -1,1 +1,1 @@
-"""Episodes in the terminal and as videos."""
+"""`tributary watch` and `record`: episodes of an agent in the terminal and as videos."""

@@ -17,6 +17,7 @@ from launch.provenance import provenance, provenance_text
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from shared.config.checks import Range
+from shared.errors import counted
 from shared.seeds import seed_global_generators
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
                 if step.ended:
                     console.print(f"episode {len(returns) + 1}: return {step.episode_return:g}", highlight=False)
     except KeyboardInterrupt:
-        what = f"{len(returns)} whole episodes are in the video, and part of the next" if writer.frames else "no video"
-        console.print(f"interrupted: {what}")
+        what = f"the video has {counted(len(returns), 'whole episode')} and a part of the next one"
+        console.print(f"interrupted: {what if writer.frames else 'no video was written'}")
     result = {
         **description,
         "returns": returns,

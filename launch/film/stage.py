@@ -1,4 +1,4 @@
-"""Episodes in colour at the environment's frame rate, in step with the observations of the agent."""
+"""An agent on the stage of its environment: frames in colour at its frame rate, beside the observations."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -143,9 +143,9 @@ class Performance:
                 estimates = value, None if preferences is None else preferences[0]
                 if step is None:
                     yield (step := PlayedStep([frame], 0.0, *estimates, None))
-                acted = self.act(observations, memory)
-                memory = acted.state
-                observations, reward, ended, frames = stage.step(acted.actions)
+                output = self.act(observations, memory)
+                memory = output.state
+                observations, reward, ended, frames = stage.step(output.actions)
                 total = step.episode_return + reward
-                yield (step := PlayedStep(frames, total, *estimates, acted.actions[0], ended))
+                yield (step := PlayedStep(frames, total, *estimates, output.actions[0], ended))
             self.returns.append(step.episode_return)

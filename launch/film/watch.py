@@ -27,13 +27,13 @@ from rich.text import Text
 from launch import zoo
 from launch.files import write_json
 from launch.film.stage import Frame, Performance, PlayedStep
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, counted, print_line, quoted
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, quoted
 from launch.provenance import provenance
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath, trust_option
 from launch.settings.parse import Operand
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, counted
 
 _AFTER_EPISODE_SECONDS = 1.5
 # Afterwards the seeds repeat.
@@ -41,9 +41,9 @@ _EPISODES = 1000
 # A late frame is still shown if none was shown for longer than this.
 _LONGEST_UNSEEN_SECONDS = 0.1
 # A longer delay is not made up for.
-_MOST_LATE_SECONDS = 0.25
+_MAX_LATE_SECONDS = 0.25
 _POLL_SECONDS = 0.05
-_LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
+_MIN_SIDE_COLUMNS, _MAX_SIDE_COLUMNS = 20, 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def watch(arguments: WatchArguments) -> int:
     if returns:
         whole = f"{counted(len(returns), 'whole episode')}, mean return {sum(returns) / len(returns):g}, "
     print_line(console, f"played {whole}with {performance.source}")
-    print_line(console, f"a video of it: {record}")
+    print_line(console, f"to record a video of this agent: {record}")
     played = {**performance.description, "returns": returns, "interrupted": interrupted}
     write_json(arguments.json, played | provenance())
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
@@ -137,7 +137,7 @@ class TerminalPlayer:
         if now - self._due <= self._frame_seconds or now - self._painted > _LONGEST_UNSEEN_SECONDS:
             self._live.update(compose(self._live.console.size, frame, self._pixel_aspect, side), refresh=True)
             self._painted = time.monotonic()
-        self._due = max(self._due, now - _MOST_LATE_SECONDS) + self._frame_seconds
+        self._due = max(self._due, now - _MAX_LATE_SECONDS) + self._frame_seconds
         return True
 
     def hold(self, seconds: float) -> None:
@@ -175,11 +175,11 @@ def _half_block(*colours: int) -> Style:
 def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, side: RenderableType) -> Table:
     """A frame uint8 [height, width, 3] in a window of `size` columns and rows, with its panel beside it."""
     columns, rows = size
-    most = columns - min(_LEAST_SIDE_COLUMNS, columns // 2) - 1
+    most = columns - min(_MIN_SIDE_COLUMNS, columns // 2) - 1
     picture_rows, picture_columns = fit(frame.shape[1] * pixel_aspect, frame.shape[0], rows, most)
     grid = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column(width=picture_columns)
-    grid.add_column(width=max(0, min(_MOST_SIDE_COLUMNS, columns - picture_columns - 1)), no_wrap=True)
+    grid.add_column(width=max(0, min(_MAX_SIDE_COLUMNS, columns - picture_columns - 1)), no_wrap=True)
     grid.add_row(half_blocks(frame, picture_rows, picture_columns), side)
     return grid
 

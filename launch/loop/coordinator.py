@@ -156,7 +156,7 @@ class Coordinator:
         allowed = _ALLOWED_AGENT_STEPS, _ALLOWED_STEPS_OF_AN_EPISODE * evaluation.all_episodes
         if evaluation.agent_steps <= max(*allowed, self._learner.account.ledger.sampled):
             return None
-        reason = f"it took {evaluation.agent_steps:,} agent steps, and has not ended. {END_ADVICE}"
+        reason = f"no end after {evaluation.agent_steps:,} agent steps. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
     def _pass_on(self, change: Change, aggregator: int | None = None) -> Iterator[Event]:
@@ -166,7 +166,7 @@ class Coordinator:
             worker = change.actor_id if aggregator is None else aggregator
             if worker in evaluation.workers:
                 self._evaluation = None
-                yield EvaluationLost("an actor with a share of it has ended", evaluation.agent_steps)
+                yield EvaluationLost("an actor with a share of the evaluation has ended", evaluation.agent_steps)
 
     def _raise_if_first(self, change: Change) -> None:
         # Usually an error in the environment's code, which no replacement repairs. After the first report it is known

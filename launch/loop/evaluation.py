@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from launch.files import finite
 from shared.config import EvaluationConfig
+from shared.errors import counted
 from shared.types import EpisodeStats, EvaluationPart, EvaluationPolicy, EvaluationShare, WeightSnapshot
 
 # Returns are skewed: of 100 games of Pong with a mean of 18, six may be lost outright. Fewer episodes decide nothing. A
@@ -191,11 +192,11 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
 
 def evaluation_line(entry: dict[str, Any]) -> str:
     episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
-    again = "" if games == episodes else f", {games} distinct games"
+    again = "" if games == episodes else f", {counted(games, 'distinct game')}"
     if entry["mean_return"] is None:
-        return f"no mean return over {episodes} episodes{again}: not all returns are finite"
+        return f"no mean return over {counted(episodes, 'episode')}{again}: not all returns are finite"
     lost = "" if collapsed is None else f", {collapsed} collapsed"
     return (
-        f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "
+        f"mean return {entry['mean_return']:.2f} over {counted(episodes, 'episode')}{again} (median "
         f"{entry['median_return']:.2f}{lost})"
     )

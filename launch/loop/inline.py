@@ -95,12 +95,12 @@ class InlineExecutor(Executor):
     def next_completion(self) -> Completion | None:
         index = min(range(len(self._calls)), key=lambda index: self._calls[index].ends)
         call = self._calls[index]
-        del self._calls[index]
         self._now = call.ends
-        actor = self._actors[call.actor_id]
-        if call.share is not None:
-            return actor.evaluate(call.snapshot, call.target, call.share)
-        return actor.run(call.snapshot, call.target)
+        actor, weights = self._actors[call.actor_id], (call.snapshot, call.target)
+        result = actor.run(*weights) if call.share is None else actor.evaluate(*weights, call.share)
+        # Not before: a rollout that raises an error is lost.
+        del self._calls[index]
+        return result
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run within `next_completion`: none can hang while this process goes on.

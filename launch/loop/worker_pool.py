@@ -172,7 +172,7 @@ class WorkerPool:
                 for watched in self._watched.values():
                     watched.since = None if watched.since is None else min(watched.since + gap, now)
             for actor_id, watched in list(self._watched.items()):
-                reason = watched.hangs(now, self._supervision)
+                reason = watched.hang_reason(now, self._supervision)
                 # A report may wait to be taken in, as after a pause of this process for a checkpoint on a slow disk.
                 if reason is not None and not self._executor.has_completed(actor_id):
                     lost = self._executor.has_lost_node(actor_id)
@@ -188,12 +188,13 @@ class WorkerPool:
     def _count_death(self, failed: Failed) -> None:
         """Count a death against the limit, past which a run that is not stopping fails."""
         self._deaths.append(self._clock())
-        while self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
+        # All count while the run stops: it would wait for a sum for ever.
+        while not self.stopping and self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
             self._deaths.popleft()
         if self._dies_too_often and not self.stopping:
             raise TrainingFailedError(
-                f"more actors died within {_RESTART_WINDOW_SECONDS:.0f} s than "
-                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, {failed}"
+                f"more than --supervision.max-restarts {self._supervision.max_restarts} actors died within "
+                f"{_RESTART_WINDOW_SECONDS:.0f} s; the last: {failed}"
             )
 
     def _follow_cluster(self) -> Iterator[Joined]:
@@ -246,12 +247,12 @@ class _Watched:
     first: float | None = None
     last: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST_ROLLOUTS))
 
-    def hangs(self, now: float, config: SupervisionConfig) -> str | None:
+    def hang_reason(self, now: float, config: SupervisionConfig) -> str | None:
         """The reason if the actor is silent for too long."""
-        history, setting, limit = "it has not reported yet", "start-seconds", config.start_seconds
+        history, setting, limit = "and none before", "start-seconds", config.start_seconds
         if self.first is not None:
             longest = max(self.last, default=0.0)
-            history = f"its longest rollout took {max(longest, self.first):.1f} s"
+            history = f"and its longest rollout took {max(longest, self.first):.1f} s"
             limit = max(config.hang_seconds, _HANG_FACTOR * longest, _FIRST_FACTOR * self.first)
             if self.evaluates:
                 # For its share of an evaluation an actor makes environments, as at its start.
@@ -261,7 +262,7 @@ class _Watched:
         if self.since is None or now - self.since <= limit:
             return None
         return (
-            f"no report for {now - self.since:.0f} s, {history}: it hangs; where rollouts take so long, raise "
+            f"no report for {now - self.since:.0f} s, {history}: the actor hangs; if calls take this long, raise "
             f"--supervision.{setting}"
         )
 

@@ -137,10 +137,12 @@ def _init(address: str, **options: Any) -> None:
     try:
         ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst(), **options)
     except SystemExit as error:
-        # By its handler.
-        if error.code == signal.SIGTERM:
-            raise StoppedBeforeTrainingError from None
-        raise
+        if error.code != signal.SIGTERM:
+            raise
+        # By Ray's handler. This process's own one raises the same, and ignores a second SIGTERM from then on.
+        if callable(before):
+            before(signal.SIGTERM, None)
+        raise StoppedBeforeTrainingError from None
     finally:
         if callable(before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)

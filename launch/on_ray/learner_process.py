@@ -152,12 +152,11 @@ def run_learners(
             resume = start.resume or RunFolder(start.folder).has_checkpoint
             death = LearnerDeath(failure_reason(error), learner.progress.agent_steps)
             if start.death is not None and not learner.ready:
-                # Nothing has counted the death before.
-                seen, deaths = start.death.agent_steps_seen, start.death.deaths + 1
-                death = death._replace(agent_steps_seen=seen, deaths=deaths)
+                # It was placed on a node that was about to be lost, for example: nothing has counted the death before.
+                death = start.death
             start = start._replace(resume=resume, started=time.time(), death=death)
             if not start.placement.here:
-                start = start._replace(placement=_place_again(start.config, say, stop))
+                start = start._replace(placement=_place_again(start, say, stop))
 
 
 def start_learner(start: LearnerStart) -> Any:
@@ -168,8 +167,9 @@ def start_learner(start: LearnerStart) -> Any:
     return remote(LearnerProcess).remote(start)
 
 
-def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
+def _place_again(start: LearnerStart, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
+    config = start.config
     # The learner's node may be lost, of which Ray knows when its own process there ends, the last one.
     time.sleep(DYING_SECONDS)
     message = ""
@@ -187,7 +187,9 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
         for line in placement_lines(config, placement, nodes):
             say(line)
         return placement
-    say("stopped while it waited for nodes: what it has saved is kept")
+    if not start.resume:
+        raise StoppedBeforeTrainingError
+    say("stopped while it waited for nodes: the run ends with its last checkpoint")
     raise StoppedWithoutLearnerError
 
 

@@ -104,11 +104,10 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     available = sum(slots.values())
     if available < least:
         each = f"a core{' of a GPU node' * (config.actor.device == 'gpu')} and {ACTOR_BYTES >> 20} MiB"
-        room = (
-            f"there is room for {available} on the cluster's nodes, {each} each, {LEARNER_BYTES >> 20} for the learner"
-        )
+        room = f"there is room for {available} on the cluster's nodes, {each} each"
+        room += f", {LEARNER_BYTES >> 20} MiB for the learner"
         has = "; ".join(_slot_note(node, learner, slots) for node in nodes)
-        raise setting_error("actors", config.actors, f"{room}: {has}")
+        raise setting_error("actors", config.actors, f"{room}: {has}; start fewer actors, or add nodes")
     actors = spread(slots, desired_actors(config, slots))
     running = sum(actors.values())
     notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]

@@ -80,7 +80,8 @@ class LocalTransport:
     def __init__(self) -> None:
         # An actor takes eight. Processes under `ray start` have the soft limit, which is 1,024 as a rule.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._weights, self._targets = _SharedSnapshots(), _SharedSnapshots()
         # The vectors that the calls in flight read: the actor reads weights in place during the rollout.
         self._read: dict[LocalConnection, list[SharedVector]] = {}

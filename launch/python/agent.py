@@ -84,20 +84,20 @@ class Agent:
         observations, one = self._environment.batch(observation, mask)
         count, parts = len(observations), len(self._policies[1].network.state_units)
         if state is not None and len(state) != parts:
-            raise ValueError(f"a state of {len(state)} arrays, and this agent's has {parts}")
+            raise ValueError(f"the state has {len(state)} arrays, and that of this agent has {parts}")
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)
         given = policy.first_state(count) if state is None else state
         before: list[npt.NDArray[Any]] = [np.asarray(part, np.float32) for part in given]
-        if any(len(part) != count for part in before):
-            raise ValueError(f"a state of {len(before[0])} for {count} observations")
+        if wrong := [len(part) for part in before if len(part) != count]:
+            raise ValueError(f"the state has {wrong[0]} rows, for {count} observations")
         if size > count:
             # The last one is repeated.
             observations, *before = (part.take(range(size), 0, mode="clip") for part in (observations, *before))
-        acted = (policy.greedy if deterministic else policy.act)(observations, tuple(before))
-        actions = self._environment.adapter.actions(acted.actions[:count])
-        return (actions[0] if one else actions), tuple(part[:count] for part in acted.state)
+        output = (policy.greedy if deterministic else policy.act)(observations, tuple(before))
+        actions = self._environment.adapter.actions(output.actions[:count])
+        return (actions[0] if one else actions), tuple(part[:count] for part in output.state)
 
     def environment(self, render_mode: str | None = None) -> gymnasium.Env:
         """The environment as the agent saw it in training: its wrappers, repeated actions, no-ops and stacked images.
@@ -162,7 +162,7 @@ class EnvironmentSide:
             numbers[~np.isfinite(numbers)] = 0.0
         if not self._spec.masked:
             if mask is not None:
-                raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
+                raise ValueError(f"a mask was given, and the agent was trained on {self._id} without masks")
             return rows, one
         if mask is None and isinstance(observation, Mapping):
             mask = observation.get(self._mask_key)

@@ -1,4 +1,7 @@
-"""`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones."""
+"""`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones.
+
+Also the options of the commands that play, their policy, and their lines of scores.
+"""
 
 import json
 import re
@@ -15,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from launch.files import finite, write_json
 from launch.loop.evaluation import distinct, return_figures
 from launch.machine import usable_cores
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, counted, number, print_line
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
 from launch.provenance import hardware_line, provenance
 from launch.run.folder import RunFolder
 from launch.run.lookup import RunPath
@@ -26,7 +29,7 @@ from launch.settings.parse import Operand
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.config.checks import Range, check_values
-from shared.errors import setting_error
+from shared.errors import counted, setting_error
 from shared.seeds import EPISODE_SEED_RULE, Purpose, seed_global_generators
 from shared.types import EvaluationPart, WeightSnapshot, info_means
 

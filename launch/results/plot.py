@@ -1,4 +1,4 @@
-"""`tributary plot RUN…`: learning curves, and the style of all pictures."""
+"""`tributary plot RUN…`: learning curves. Also the selection of runs, and the style and saving of all plots."""
 
 import math
 import textwrap
@@ -99,7 +99,7 @@ def plot(arguments: PlotArguments) -> None:
     groups = bands(curves)
     if arguments.labels:
         if len(arguments.labels) != len(groups):
-            problem = f"{len(groups)} are needed, for {'; '.join(band.label for band in groups)}"
+            problem = f"{len(groups)} labels are needed, for {'; '.join(band.label for band in groups)}"
             raise setting_error("labels", " ".join(arguments.labels), problem)
         groups = [band._replace(label=label) for band, label in zip(groups, arguments.labels, strict=True)]
     output = arguments.output

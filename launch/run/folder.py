@@ -204,9 +204,11 @@ def changed_versions(folder: RunFolder) -> list[str]:
 def changed_modules(folder: RunFolder, environment: EnvironmentConfig) -> list[str]:
     """A line for each module of the user whose sources differ from those that the run began with, and for each that
     has changed since this process imported it."""
-    before, now = read_object(folder.manifest).get("modules", {}), module_digests(environment)
+    before = read_object(folder.manifest).get("modules", {})
+    # The modules of a run that weights come from need not be imported.
+    now = {name: digest for name, digest in module_digests(environment).items() if name in imported_digests}
     changed = sorted(name for name in now.keys() & before.keys() if before[name] != now[name])
-    stale = sorted(name for name in now.keys() & imported_digests.keys() if imported_digests[name] != now[name])
+    stale = sorted(name for name in now if imported_digests[name][1] != now[name])
     return [
         *(f"the sources of module {name} differ from those that the run began with" for name in changed),
         *(f"module {name} has changed since this process imported it: start the process anew" for name in stale),

@@ -75,7 +75,7 @@ def run_path(text: str) -> Path:
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
     folders = [str(folder) for folder in run_folders(_RUNS)]
-    others = f"{nearest(text, folders)} (tributary runs lists all)" if folders else f", and no run below {_RUNS}/"
+    others = f"{nearest(text, folders)} (tributary runs lists all)" if folders else f"; there is no run below {_RUNS}/"
     raise ConfigurationError(f"{text}: there is no such folder{others}")
 
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from launch.files import drop_half_line, to_json
 from launch.interrupts import take_all
-from launch.output import counted
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
+from shared.errors import counted
 from shared.schedules import crossed_multiple, scheduled_value
 from shared.types import StageSeconds, info_means
 

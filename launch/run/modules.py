@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 
 # Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
-imported_digests: dict[str, str] = {}
-"""The `module_digests` of this process when it first looked at each imported module."""
+imported_digests: dict[str, tuple[Any, str]] = {}
+"""The specs of imported modules, which are new after a reload, and their `module_digests` at the first look."""
 # Modules that settings from files may name. None: every module.
 _permitted: ContextVar[frozenset[str] | None] = ContextVar("permitted", default=frozenset())
 
@@ -64,6 +65,7 @@ def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
             files += Path(folder).rglob("*.py")
         sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
         digests[name] = hashlib.sha256(sources).hexdigest()
-        if module is not None:
-            imported_digests.setdefault(name, digests[name])
+        known = imported_digests.get(name)
+        if module is not None and (known is None or known[0] is not module.__spec__):
+            imported_digests[name] = module.__spec__, digests[name]
     return digests

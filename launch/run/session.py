@@ -32,7 +32,7 @@ from launch.run.weights import TRAINING, BestWeights, read_weights
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.errors import EnvironmentFailedError, TrainingFailedError, typed_line
+from shared.errors import EnvironmentFailedError, TrainingFailedError, counted, typed_line
 
 
 class TrainingSession:
@@ -88,7 +88,7 @@ class TrainingSession:
         if after is not None:
             # The agent steps that the dead learner had sampled after its last checkpoint.
             lost = max(0, after.agent_steps_seen - account.ledger.sampled)
-            self.earlier += RunCounts(learner_restarts=after.deaths, agent_steps_lost_with_learner=lost)
+            self.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
             self.log(
                 f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and "
                 f"plays {lost:,} agent steps again"
@@ -124,7 +124,7 @@ class TrainingSession:
             self.log(message)
         self.log(f"continues from update {self.learner.version:,}, after {self.learner.account.frames:,} frames")
         if dropped := self.learner.drop_excess_pending():
-            self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+            self.log(f"dropped {counted(dropped, 'gradient')} of an unfinished update, for the settings have changed")
 
     @property
     def _elapsed_seconds(self) -> float:
@@ -255,8 +255,9 @@ class TrainingSession:
                     "summary.json), and are in no mean return",
                 )
         if outcome.dropped is not None:
-            line = f"dropped a report for the reason {outcome.dropped}, of actor {report.actor_id}; others are counted"
-            self._log_once(outcome.dropped, f"{line}: {report.non_finite}" if report.non_finite else line)
+            what = f" ({report.non_finite})" if report.non_finite else ""
+            line = f"dropped a report of actor {report.actor_id} for the reason {outcome.dropped}{what}"
+            self._log_once(outcome.dropped, f"{line}; later ones are counted, and not logged")
 
     def _log_once(self, subject: str, message: str) -> None:
         if subject not in self._logged:

@@ -234,7 +234,8 @@ class Evaluations:
             if self.first == at:
                 self.first = evaluated
             if self._reaches(mean) and not self._reaches(counted):
-                self._log(f"the best of {self.tries} tries may be as high by luck: it counts as {counted:.2f}")
+                line = f"the best of {self.tries} confirmations may reach {mean:.2f} by chance"
+                self._log(f"{line}: it counts as {counted:.2f}, below the target {self._target:g}")
         if self._reaches(counted) and (confirms or self._measure == "evaluation"):
             self.first, self.confirmed = self.first or evaluated, evaluated
         point = {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds}
@@ -243,8 +244,8 @@ class Evaluations:
     def lose(self, lost: EvaluationLost, now: TrainingPoint) -> None:
         """Log the loss of the evaluation under way."""
         at, _ = self._ended(now, lost.agent_steps)
-        more = "; no other regular one is played" if lost.endless and self.every_frames else ""
-        self._log(f"the evaluation of update {at.update} is given up: {lost.reason}{more}")
+        more = ", and no further regular evaluation is played" if lost.endless and self.every_frames else ""
+        self._log(f"the evaluation of update {at.update} is given up{more}: {lost.reason}")
         if lost.endless:
             self.every_frames = 0
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`. Those
 # of a checkpoint are also in a folder update-N_temp.
+_UNFINISHED_FOLDER = re.compile(r"update-\d+_temp")
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
 
 
@@ -30,7 +31,7 @@ def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
             path = Path(parent, name)
-            if name == LOCK_FILE or _UNFINISHED.fullmatch(name) or path.parent.name.endswith("_temp"):
+            if name == LOCK_FILE or _UNFINISHED.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(path.parent.name):
                 continue
             # An old checkpoint may be deleted meanwhile.
             with suppress(FileNotFoundError):
@@ -51,10 +52,15 @@ _GROWING = re.compile(r"events\.out\..*|metrics\.jsonl|log\.txt")
 
 def _order_of_copy(name: str) -> tuple[int, int, bool, str]:
     """Sort key. First the settings, then the newest checkpoint, which the folder keeps longest, its index last, as an
-    interrupted update must refer to no missing file; then files that grow, and the list of checkpoints."""
+    interrupted update must refer to no missing file; then files that grow, and those that tell of the last one."""
     if found := _CHECKPOINT_FILE.match(name):
         return 1, -int(found[1]), name.endswith(".index"), name
-    return (3 if name == "checkpoints/checkpoint" else 2 if _GROWING.fullmatch(name) else 0), 0, False, name
+    return (
+        (3 if name in ("checkpoints/checkpoint", "summary.json") else 2 if _GROWING.fullmatch(name) else 0),
+        0,
+        False,
+        name,
+    )
 
 
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.

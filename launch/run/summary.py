@@ -65,12 +65,10 @@ class RunCounts:
 
 
 class LearnerDeath(NamedTuple):
-    """The death of a learner process, and the agent steps that it was last known to have sampled. `deaths`: with those
-    before it of learners that were not ready."""
+    """The death of a learner process, and the agent steps that it was last known to have sampled."""
 
     reason: str
     agent_steps_seen: int
-    deaths: int = 1
 
 
 def run_summary(
@@ -131,15 +129,18 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     if summary.get("status") == "failed":
         return None
     frames, seconds = summary.get("frames", 0), summary.get("wall_seconds", 0.0)
-    goal, most_seconds = config.stop_at_return, config.stop_after_seconds
+    goal, max_seconds = config.stop_at_return, config.stop_after_seconds
     # Either of the two may have ended the run: the settings decide which, and a resume may have changed them.
     confirmed = (summary.get("evaluation") or {}).get("mean_return")
     if frames >= config.total_frames:
-        has, option = f"{frames:,} of {config.total_frames:,} total frames", "--total-frames N"
-    elif most_seconds is not None and seconds >= most_seconds:
-        has, option = f"{seconds:,.0f} of {most_seconds:,g} seconds", "--stop-after-seconds N"
+        has, option = f"{frames:,} of {config.total_frames:,} total frames", "a larger --total-frames"
+    elif max_seconds is not None and seconds >= max_seconds:
+        has, option = f"{seconds:,.0f} of {max_seconds:,g} seconds", "a larger --stop-after-seconds"
     elif summary.get("status") == "return_reached" and goal is not None and confirmed is not None and confirmed >= goal:
-        has, option = f"a mean return of {confirmed:.1f}, and was to reach {goal:g}", "--stop-at-return N, or None"
+        has, option = (
+            f"a mean return of {confirmed:.1f}, and its target was {goal:g}",
+            "a higher --stop-at-return, or None",
+        )
     else:
         return None
-    return f"nothing to do: the run has {has}; it goes further with {option}"
+    return f"nothing to do: the run has {has}; to train further, give {option}"

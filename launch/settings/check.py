@@ -1,4 +1,4 @@
-"""Checks of a user's settings before any worker starts: their effect, and that files, network and task go together."""
+"""Checks of settings before any worker starts: without effect, together, on a resume; and the actors' device."""
 
 import math
 import re
@@ -122,11 +122,15 @@ def _rules_of_settings(config: RunConfig) -> Iterator[Rule]:
     whole = f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments"
     yield "actor.minibatches", unequal, whole
     longer = (config.method.n_step or 1) > actor.unroll_length
-    yield "method.n_step", longer, f"is more than --actor.unroll-length {actor.unroll_length}"
+    yield "method.n_step", longer, f"is more than --actor.unroll-length {actor.unroll_length}; lower it to that"
     problem = "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out"
     yield "aggregation", sums and config.learner.max_policy_lag is not None, problem
-    yield "aggregation", sums and inline, "is for --executor ray"
-    yield "learner.device", inline and config.learner.device == "gpu", "inline updates are on the device of the actors"
+    yield "aggregation", sums and inline, "is for --executor ray; leave it out with inline"
+    yield (
+        "learner.device",
+        inline and config.learner.device == "gpu",
+        "inline updates are on the device of the actors; set --actor.device",
+    )
     unevaluated = config.stop_at_return is not None and not config.evaluation.every_frames
     problem = "needs evaluations: set --evaluation.every-frames above 0"
     yield "stop_measure", config.stop_measure == "evaluation" and unevaluated, problem
@@ -147,14 +151,14 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
     yield "environment.action_mask", spec.masked and not method.masks, masks
     scaling = config.network.observation_scaling
     images = "; images have --network.centre-observations" if spec.images else ""
-    problem = f"is for mlp, and {config.network.name} is none{images}"
+    problem = f"is for --network.name mlp, and the network is {config.network.name}{images}"
     yield "network.observation_scaling", scaling != "none" and not _has_mlp(config, spec), problem
     unbounded = _unbounded(spec) if scaling == "bounds" else []
     problem = f"{name} has no finite bounds in observation {unbounded}; use running"
     yield "network.observation_scaling", bool(unbounded), problem
     sizes = ", ".join(f"{height} x {width}" for height, width, *_ in spec.image_shapes)
     small = any(min(shape[:2]) < network.min_side for shape in spec.image_shapes)
-    problem = f"must be at least {network.min_side} for {config.network.name}, and its images are {sizes}"
+    problem = f"must be at least {network.min_side} for {config.network.name}, and the images are {sizes}"
     yield "environment.screen_size", small, problem
     steps = (config.actor.total_environments or config.actor.environments) * (config.actor.unroll_length + 1)
     size = steps * math.prod(spec.row_shape) * np.dtype(spec.observation_dtype).itemsize
@@ -164,7 +168,7 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
 
 
 def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
-    actor, does_not_run = config.actor, "which does not run with --actor.device gpu"
+    actor, does_not_run = config.actor, "which GPU actors do not support; use --actor.device cpu"
     yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {does_not_run}"
     sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
     yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {does_not_run}"
@@ -198,7 +202,7 @@ def on_device(
         resume: the environments of an actor stay as they are, which a new run may still divide among its actors.
 
     Raises:
-        ConfigurationError: a GPU is requested, and there is none, or the mechanism does not carry the settings.
+        ConfigurationError: a GPU is requested, and there is none, or GPU actors do not support these settings.
     """
     device = config.actor.device
     if device == "cpu":

@@ -94,7 +94,7 @@ def read_config_file(path: Path) -> ConfigFile:
         raise setting_error("config", path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
         kind = "JSON, as a run's config.json is" if of_json else "TOML"
-        raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
+        raise setting_error("config", path, f"is not {kind}: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
     # One of an older version may lack a group.
@@ -116,7 +116,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     settings = dict(pairs)
     for name in settings:
         if sum(name == other for other, _ in pairs) > 1:
-            raise ValueError(f"{name!r} is there more than once")
+            raise ValueError(f"the name {name!r} occurs more than once")
     return settings
 
 
@@ -146,7 +146,7 @@ def by_full_name(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any
             flat[name] = value
         elif name not in _SECTIONS:
             near = similar(name, [*_SECTIONS, *KINDS])
-            advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
+            advice = f"; did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
             raise ConfigurationError(f"{option_name(name)}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
             flat |= by_full_name(value, f"{name}.")

@@ -75,7 +75,7 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> _Command
             values[name] = read_value(name, kind, loose if several else loose[0])
             loose = [] if several else loose[1:]
         elif defaults[name] is MISSING:
-            raise ConfigurationError(f"{name.upper()}: is missing; see {title} --help")
+            raise ConfigurationError(f"{name.upper()} is missing; see {title} --help")
     if loose:
         raise ConfigurationError(f"{loose[0]}: unexpected argument; see {title} --help")
     if of_run:
@@ -126,7 +126,7 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
         else:
             text = next(following(attached), None)
             if text is None:
-                raise ConfigurationError(f"{option_name(name)}: its value is missing")
+                raise ConfigurationError(f"{option_name(name)}: the value is missing")
             values[name] = read_value(name, options[name], text)
     return values, loose
 

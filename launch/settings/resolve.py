@@ -1,4 +1,4 @@
-"""From a request to the settings of a run: preset, file or earlier run, the changes, the number of actors."""
+"""Requests to train, and their settings: a preset, a file or an earlier run with changes, for a number of actors."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -314,7 +314,7 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
     excluded = {name: getattr(request, name) for name in ("preset", "config", "run_dir", "name", "start_from")}
     for name, value in excluded.items():
         if value is not None:
-            problem = f"--resume {request.resume} has its settings and its folder; leave it out"
+            problem = f"the run of --resume {request.resume} keeps its settings and its folder; leave this out"
             raise setting_error(name, value, problem)
     folder = RunFolder(run_path(request.resume))
     if folder.ships:

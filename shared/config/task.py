@@ -45,7 +45,7 @@ def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
     A text becomes a number where the types have numbers and no text; a number becomes text where they are text only.
     """
     scalars = {"int", "float", "bool", "str"} & set(types)
-    if value == "None" and ("None" in types or "str" not in scalars):
+    if value is None or (value == "None" and ("None" in types or "str" not in scalars)):
         return None
     if not isinstance(value, str):
         return str(value) if scalars == {"str"} else value
@@ -160,11 +160,9 @@ class EnvironmentConfig:
     for slow environments. native: all at once, by the vector environment that it is registered with."""
 
     def __post_init__(self) -> None:
-        # JSON has no infinity and no NaN, TOML no None: their text is read again by the type of the argument.
-        texts = {
-            name: str(v) for name, v in self.options.items() if v is None or (type(v) is float and not math.isfinite(v))
-        }
-        object.__setattr__(self, "options", {**self.options, **texts})
+        # JSON has no infinity and no NaN: their text is read again where the argument is a float.
+        infinite = {name: str(v) for name, v in self.options.items() if isinstance(v, float) and not math.isfinite(v)}
+        object.__setattr__(self, "options", {**self.options, **infinite})
         for name in self.modules:
             if not all(part.isidentifier() for part in name.split(".")):
                 raise setting_error("environment.import", name, "is no module's name, as my_package.environments is")

@@ -187,7 +187,7 @@ def gradients(
         strides=[1, stride, stride, 1],
         padding="VALID",
     )
-    return grad_input, _gradient_by_kernel(x, kernel, grad_output, stride), tf.reduce_sum(grad_output, axis=(0, 1, 2))
+    return grad_input, _kernel_gradient(x, kernel, grad_output, stride), tf.reduce_sum(grad_output, axis=(0, 1, 2))
 
 
 def convolution_of_images(
@@ -210,7 +210,7 @@ def gradients_of_images(
     images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, grad_output: tf.Tensor, stride: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The gradients of `convolution_of_images` by its kernel and its bias."""
-    pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, grad_output[some], stride))
+    pieces = _in_turn(images, lambda some: _kernel_gradient(floats(images[some]), kernel, grad_output[some], stride))
     return tf.add_n(pieces), tf.reduce_sum(grad_output, axis=(0, 1, 2))
 
 
@@ -226,7 +226,7 @@ def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.T
     return done
 
 
-def _gradient_by_kernel(x: tf.Tensor, kernel: tf.Tensor, grad_output: tf.Tensor, stride: int) -> tf.Tensor:
+def _kernel_gradient(x: tf.Tensor, kernel: tf.Tensor, grad_output: tf.Tensor, stride: int) -> tf.Tensor:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=x, filter_sizes=kernel.shape, out_backprop=grad_output, strides=[1, stride, stride, 1], padding="VALID"
     )

@@ -135,7 +135,7 @@ def test_the_first_rewards_are_normalised_by_the_actor_itself() -> None:
     first = fill(rollouts, step((100.0,)), step((-50.0,)))
     returns = [100.0, 0.9 * 100.0 - 50.0]
     np.testing.assert_allclose(first.rewards[:, 0], np.array([100.0, -50.0]) / np.std(returns), rtol=1e-5)
-    # A rollout that is not finite counts for nothing. Another at the same weights, such as one that is played ahead,
+    # A rollout that is not finite counts for nothing. Another at the same weights, such as a warm-up rollout,
     # counts for its own rewards, too.
     fill(rollouts, step((np.inf,)), step((0.0,)))
     second = fill(rollouts, step((0.0,)), step((7.0,)))

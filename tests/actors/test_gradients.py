@@ -162,7 +162,7 @@ Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
 def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CARTPOLE, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
-    rollouts, first, ahead = recording(monkeypatch), make_actor(config), set()
+    rollouts, first, warm_up_counts = recording(monkeypatch), make_actor(config), set()
     for actor_id in range(12):
         rollouts.clear()
         actor = make_actor(config, actor_id, first)
@@ -175,7 +175,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
             calls += 1
         assert run(actor, config, old) == Heartbeat(actor.actor_id)
         assert len(rollouts) == calls <= 1 + 1024 / 64
-        ahead.add(calls - 1)
+        warm_up_counts.add(calls - 1)
         # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
         again = reported(actor, new, config)
         assert again.rewards == again.agent_steps <= 64
@@ -183,12 +183,12 @@ def test_actors_with_fresh_gradients_begin_at_different_times(monkeypatch: pytes
         assert len(again.episodes.returns) == ended.sum()
         assert set(again.episodes.environments) == set(np.flatnonzero(ended.any(axis=0)))
         np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)
-    assert len(ahead) > 5
+    assert len(warm_up_counts) > 5
     # The most that 1,024 agent steps have.
-    assert max(ahead) == 16
+    assert max(warm_up_counts) == 16
 
 
-def test_a_target_network_is_kept_from_an_evaluation_while_an_actor_plays_ahead() -> None:
+def test_a_target_network_is_kept_from_an_evaluation_during_warm_up() -> None:
     config = replace(Q_LEARNING, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
     first = make_actor(config)

@@ -172,9 +172,9 @@ def common_faults(
     meet = of_actor or actor_fault
     return [
         lambda: meet(run, lambda: run.signal_one(actor, signal.SIGKILL, random_state), "process died"),
-        lambda: meet(run, lambda: run.signal_one(actor, signal.SIGSTOP, random_state), "it hangs"),
+        lambda: meet(run, lambda: run.signal_one(actor, signal.SIGSTOP, random_state), "the actor hangs"),
         lambda: meet(run, lambda: run.request("environment_raises"), "the environment raised"),
-        lambda: meet(run, lambda: run.request("environment_never_returns"), "it hangs"),
+        lambda: meet(run, lambda: run.request("environment_never_returns"), "the actor hangs"),
         lambda: dropped_report(run, "nan_gradient", "non_finite"),
         lambda: dropped_report(run, "wrong_layout", "wrong_layout"),
         lambda: dropped_report(run, "duplicate_report", "duplicate"),

@@ -276,7 +276,7 @@ def test_what_is_not_registered_or_does_not_fit_is_one_line(example: Callable, r
     assert f"--network.name dens: no such network; there are {known}" in refused(f"train cartpole {line} dens")
     assert "use a3c_cnn, nature_cnn or impala_resnet" in refused(f"train pong {line} dense_mlp")
     running = refused(f"train cartpole {line} dense_mlp --network.observation-scaling running")
-    assert running.endswith("running: is for mlp, and dense_mlp is none")
+    assert running.endswith("running: is for --network.name mlp, and the network is dense_mlp")
     assert not Path("run").exists()
 
 

@@ -73,7 +73,7 @@ def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: P
     ):
         with pytest.raises(ValueError, match=message):
             agent.act(observations[0], mask=mask)
-    with pytest.raises(ValueError, match="a mask, where the agent was trained on CartPole-v1 without masks"):
+    with pytest.raises(ValueError, match="a mask was given, and the agent was trained on CartPole-v1 without masks"):
         tributary.load("zoo:cartpole").act(np.zeros(4), mask=[1, 1])
 
 

@@ -38,7 +38,7 @@ def test_train_evaluate_resume(tmp_path: Path, capsys: pytest.CaptureFixture, re
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     capsys.readouterr()
     assert main(["train", "--resume", str(run), "--json", str(result)]) == 0
-    said = f"nothing to do: the run has {summary['frames']:,} of 1,000 total frames; it goes further with --total-f"
+    said = f"nothing to do: the run has {summary['frames']:,} of 1,000 total frames; to train further, give a larger "
     assert capsys.readouterr().out.startswith(said)
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
     of_command = {"command": None, "created": None}

@@ -49,8 +49,8 @@ def test_this_machine_is_well(working_folder: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("wrong", "cause", "advice"),
     [
-        ({"python": "3.10.4"}, "Python 3.10.4, and 3.1", "install Python 3.1"),
-        ({"versions": quick_probe()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
+        ({"python": "3.10.4"}, "Python 3.10.4 there, and 3.1", "install Python 3.1"),
+        ({"versions": quick_probe()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0 there, and", "pip install ray=="),
         ({"revision": "0" * 12}, "sources 000000000000 of the project", "check out the same commit"),
         ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
         ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),

@@ -115,8 +115,11 @@ def test_a_run_that_cannot_write_its_first_files_leaves_no_folder(error: BaseExc
 
 # An environment whose process starts another one, which has all its open files and ends after it.
 _OUTLIVED = """
-import subprocess
-subprocess.Popen(["sh", "-c", "while [ ! -e ended ]; do sleep 0.1; done"], close_fds=False)
+import os, time
+if os.fork() == 0:
+    while not os.path.exists("ended"):
+        time.sleep(0.1)
+    os._exit(0)
 """
 
 

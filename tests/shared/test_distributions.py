@@ -29,9 +29,9 @@ def test_the_gaussian_equals_its_closed_form() -> None:
     variance = np.exp(2 * log_std)
     expected = -0.5 * (action - mean) ** 2 / variance - log_std - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(log_prob, expected.sum(axis=1), rtol=1e-5)
-    by_mean, by_log_std = tape.gradient(log_prob, [mean_t, log_std_t])
-    np.testing.assert_allclose(by_mean, (action - mean) / variance, rtol=1e-4)
-    np.testing.assert_allclose(by_log_std, (action - mean) ** 2 / variance - 1.0, rtol=1e-4, atol=1e-5)
+    grad_mean, grad_log_std = tape.gradient(log_prob, [mean_t, log_std_t])
+    np.testing.assert_allclose(grad_mean, (action - mean) / variance, rtol=1e-4)
+    np.testing.assert_allclose(grad_log_std, (action - mean) ** 2 / variance - 1.0, rtol=1e-4, atol=1e-5)
     # Half log 2πe for each dimension of deviation 1.
     assert float(gaussian_entropy(tf.zeros(3))) == pytest.approx(1.5 * np.log(2 * np.pi * np.e))
 
@@ -96,9 +96,9 @@ def test_state_dependent_deviation_gives_features_no_gradient() -> None:
     with tf.GradientTape() as tape:
         tape.watch([features, log_std])
         deviation = state_dependent_log_std(features, log_std)
-    by_features, by_log_std = tape.gradient(deviation, [features, log_std])
-    assert by_features is None
-    np.testing.assert_allclose(by_log_std, np.full((3, 1), 1 / 3), rtol=1e-5)
+    grad_features, grad_log_std = tape.gradient(deviation, [features, log_std])
+    assert grad_features is None
+    np.testing.assert_allclose(grad_log_std, np.full((3, 1), 1 / 3), rtol=1e-5)
     assert float(deviation[0, 0]) == pytest.approx(0.5 * np.log(3.0), rel=1e-5)
     assert float(state_dependent_log_std(tf.zeros((1, 3)), log_std)[0, 0]) == pytest.approx(0.5 * np.log(1e-6))
 

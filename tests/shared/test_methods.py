@@ -103,15 +103,15 @@ def test_taken_actions_have_a_gradient_and_targets_none(name: str, target_networ
     online, target = Scripted(ONLINE), Scripted(TARGET) if target_network else None
     with tf.GradientTape() as tape:
         total = loss_of(method, online, target, rollout()).total
-    by_online, *by_target = tape.gradient(total, [online.table, *([target.table] if target else [])])
-    assert all(gradient is None for gradient in by_target)
+    grad_online, *grad_target = tape.gradient(total, [online.table, *([target.table] if target else [])])
+    assert all(gradient is None for gradient in grad_target)
     values = tf.constant([[2.0], [4.0], [9.0]])
     returns, advantages = targets_of(method, Scripted(ONLINE), target, rollout(), values)
     assert not np.any(advantages)
     expected = np.zeros((4, 2), np.float32)
     for t, action in enumerate((0, 1, 0)):
         expected[t, action] = 2 / 3 * (ONLINE[t, action] - returns[t, 0])
-    np.testing.assert_allclose(tf.convert_to_tensor(by_online), expected, rtol=1e-5)
+    np.testing.assert_allclose(tf.convert_to_tensor(grad_online), expected, rtol=1e-5)
 
 
 def untrained(config: RunConfig, updates: int) -> set[str]:

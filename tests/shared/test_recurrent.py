@@ -51,13 +51,13 @@ def test_the_lstm_and_its_gradient_are_those_written_out(rollout) -> None:
             total = tf.reduce_sum(outputs * weights.astype(dtype))
         return outputs, tape.gradient(total, tensors)
 
-    outputs, (by_projected, *by_state, by_kernel) = outputs_and_gradients(lstm_unroll, "float32")
-    expected, (by_projected_too, _, _, by_kernel_too) = outputs_and_gradients(by_hand, "float64")
+    outputs, (grad_projected, *grad_state, grad_kernel) = outputs_and_gradients(lstm_unroll, "float32")
+    expected, (grad_projected_too, _, _, grad_kernel_too) = outputs_and_gradients(by_hand, "float64")
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(by_projected, by_projected_too, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(by_kernel, by_kernel_too, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(grad_projected, grad_projected_too, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(grad_kernel, grad_kernel_too, rtol=1e-4, atol=1e-5)
     # Truncated: what came before the rollout learns nothing from it.
-    assert by_state == [None, None]
+    assert grad_state == [None, None]
 
 
 MASK = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], np.float32)

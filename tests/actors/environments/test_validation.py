@@ -278,6 +278,7 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
         "flag": (read_option("true"), True),
         "depth": ("None", None),
         "text": ("None", "None"),
+        "maze": (None, None),
         "map": ("007", "007"),
     }
     monkeypatch.setitem(gymnasium.registry, "Options-v0", gymnasium.envs.registration.EnvSpec("Options-v0", make))
@@ -286,4 +287,4 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     taken.pop("render_mode", None)
     assert taken == {name: value for name, (_, value) in options.items()}
     texts = EnvironmentConfig(options={"limit": math.inf, "depth": None}).options
-    assert texts == {"limit": "inf", "depth": "None"}
+    assert texts == {"limit": "inf", "depth": None}

@@ -139,7 +139,7 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor() -> None:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (measured(3_900), "2 actors reach 1.95 times 1: no saturation"),
+        (measured(3_900), "2 actors have 1.95 times the throughput of 1: no saturation"),
         (measured(2_500, utilisation=0.95), "it was busy 95% of its own: the learner is the bottleneck"),
         (measured(2_500, wait=200e-6), "Actors waited for the learner 31% of their time"),
         (measured(2_500), "Most work of actors is environment, 76% of their time"),

@@ -70,7 +70,7 @@ def test_the_newest_runs_are_shown_and_all_are_in_the_file(cartpole: RunConfig, 
     found = json.loads(Path("found.json").read_text())["runs"]
     assert [Path(run["run"]).name for run in found] == names[::-1]
     shown = capsys.readouterr().out
-    assert ("run-2 " in shown, "run-1 " in shown, "2 more: --all" in shown) == (True, False, True)
+    assert ("run-2 " in shown, "run-1 " in shown, "2 more runs: list them with --all" in shown) == (True, False, True)
     assert main(["runs", "--all"]) == 0
     assert "run-0 " in capsys.readouterr().out
 
@@ -128,7 +128,7 @@ def test_a_run_of_another_process_is_listed_and_stopped(tmp_path: Path) -> None:
 )
 def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, refused: Callable[[str], str]) -> None:
     """Containers may share a host name, and a process id would name another process here."""
-    assert "nothing runs there" in refused(f"stop {tmp_path}")
+    assert "no process trains this run" in refused(f"stop {tmp_path}")
     lock = lock_folder(tmp_path)
     file = tmp_path / ".lock"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))

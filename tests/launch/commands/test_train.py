@@ -143,7 +143,7 @@ def test_all_seeds_start_from_the_run_that_was_the_latest(
     (folder,) = (working_folder / "runs").glob("cartpole-*")
     line = "train cartpole --seeds 1,2 --start-from {} --run-dir"
     assert main([*line.format("latest").split(), str(folder)]) == 2
-    assert "is one of these seeds" in capsys.readouterr().err
+    assert "is a folder that --seeds would write" in capsys.readouterr().err
     # Another run in that folder is none of them.
     assert main([*line.format(latest).split(), "runs/before"]) == 0
 
@@ -156,7 +156,7 @@ def test_seeds_keep_what_their_preset_was(calls: list[dict[str, Any]], capsys: p
     Path("study/seed-1/manifest.json").write_text('{"preset": "cartpole"}')
     assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]) == 0
     assert [call["resume"] for call in calls] == [True, False]
-    assert "seed 1 began, which goes on with its own --network.hidden-sizes; seeds that" in capsys.readouterr().out
+    assert "seed 1 began: this seed keeps its own --network.hidden-sizes, and seeds that" in capsys.readouterr().out
     line = "train cartpole --seeds 1,2 --run-dir study --network.hidden-sizes 64 64"
     assert main(line.split()) == 2
     assert "the run has (32, 32)" in capsys.readouterr().err

@@ -116,7 +116,7 @@ def test_pong_is_played_by_default_and_keys_pause_and_quit() -> None:
         assert terminal.read_to_the_end() == 0
         assert terminal.is_plain()
         assert terminal.settings() == settings
-        assert "a video of it: tributary record zoo:pong" in terminal.output
+        assert "to record a video of this agent: tributary record zoo:pong" in terminal.output
 
 
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:

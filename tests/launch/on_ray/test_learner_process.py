@@ -107,12 +107,12 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_
     summary, starts = run((120, DIED), (150, DIED), (900, SUMMARY))
     assert summary == SUMMARY
     reason = "its process died: killed by SIGKILL"
-    expected = [(False, None), (True, (reason, 120, 1)), (True, (reason, 150, 1))]
+    expected = [(False, None), (True, (reason, 120)), (True, (reason, 150))]
     assert [(start.resume, start.death) for start in starts] == expected
     assert len(fake_ray.killed) == 2
-    # A learner that was never ready has counted no death before its own.
+    # A learner that was never ready has counted no death before its own, and has learned nothing.
     _, starts = run((120, DIED), (None, DIED), (None, DIED), (900, SUMMARY))
-    assert [start.death for start in starts[1:]] == [(reason, 120, deaths) for deaths in (1, 2, 3)]
+    assert [start.death for start in starts[1:]] == [(reason, 120)] * 3
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,13 @@ def test_a_learner_without_a_successor_is_an_error(learners: list, interrupt: bo
 def test_a_run_that_waits_for_nodes_can_be_stopped(run: Callable, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / LOCK_FILE).touch()
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
-    said = list[str]()
+    said, placement = list[str](), Placement(Node("1", "head", 2.0, 8), {"1": 1})
+    with pytest.raises(StoppedBeforeTrainingError):
+        run((5, DIED), placement=placement, said=said)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-10.index").touch()
     with pytest.raises(StoppedWithoutLearnerError):
-        run((5, DIED), placement=Placement(Node("1", "head", 2.0, 8), {"1": 1}), said=said)
+        run((5, DIED), placement=placement, said=said)
     assert said[-1].startswith("stopped while it waited for nodes")
 
 

@@ -253,8 +253,8 @@ def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
         assert np.abs(alone[0]).max() > 0.01
     # Three are padded to four, and their states too.
     assert [part.shape for part in agent.act(observations[0, :3])[1]] == [(3, 256)] * 2
-    with pytest.raises(ValueError, match="a state of 2 for 3 observations"):
+    with pytest.raises(ValueError, match="the state has 2 rows, for 3 observations"):
         agent.act(observations[0, :3], memory)
     for wrong in ((), (*memory, memory[0])):
-        with pytest.raises(ValueError, match=f"a state of {len(wrong)} arrays, and this agent's has 2"):
+        with pytest.raises(ValueError, match=f"the state has {len(wrong)} arrays, and that of this agent has 2"):
             agent.act(observations[:2, 0], wrong)

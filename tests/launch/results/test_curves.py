@@ -151,7 +151,9 @@ def test_labels_and_a_grid_for_other_programs(tmp_path: Path, refused: Callable[
     for run in (run for group in made["groups"] for run in group["runs"]):
         assert run["on_grid"] == pytest.approx(made["grid"])
     line = refused(f"plot {tmp_path} --labels slow")
-    assert "--labels slow: 2 are needed, for ALE/Pong-v5, learning_rate 0.001; ALE/Pong-v5, learning_rate" in line
+    assert (
+        "--labels slow: 2 labels are needed, for ALE/Pong-v5, learning_rate 0.001; ALE/Pong-v5, learning_rate" in line
+    )
 
 
 def test_the_metadata_of_a_picture_has_no_folders_of_a_machine(

@@ -84,7 +84,7 @@ def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> Non
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
     assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
-    with pytest.raises(ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong, runs/older \("):
+    with pytest.raises(ConfigurationError, match=r"pnog: there is no such folder; there are runs/pong, runs/older \("):
         run_path("pnog")
     (working_folder / "latest").mkdir()
     assert run_path("latest") == Path("latest")
@@ -108,7 +108,7 @@ SUMMARY = {"status": "interrupted", "frames": 500_000, "wall_seconds": 300.0, "m
 def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict) -> None:
     summary = SUMMARY | ended
     (name,) = limit
-    assert f"--{name.replace('_', '-')} N" in reached_limit(CONFIG, summary)
+    assert f"--{name.replace('_', '-')}" in reached_limit(CONFIG, summary)
     assert reached_limit(replace(CONFIG, **limit), summary) is None
     # Its last checkpoint may be of fewer frames: a full disk.
     assert reached_limit(CONFIG, summary | {"status": "failed"}) is None

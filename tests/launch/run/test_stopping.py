@@ -294,7 +294,7 @@ def test_a_later_try_takes_off_what_luck_gives() -> None:
         # The first is below; at the second 18.4, less the further game, is too little.
         assert not confirmed(evaluations, 17.9 if tries == 1 else 18.4, at(update))
         assert evaluations.tries == tries
-    assert logged[-1] == "the best of 2 tries may be as high by luck: it counts as 6.19"
+    assert logged[-1] == "the best of 2 confirmations may reach 18.40 by chance: it counts as 6.19, below the target 18"
     assert restored(evaluations).tries == 2
 
 

@@ -79,7 +79,7 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
+    here, there = tmp_path / "here_temp", tmp_path / "there"
     (here / "checkpoints").mkdir(parents=True)
     for name in ("checkpoint", "update-1.index", "update-1.data", "update-2.data", "update-2.index"):
         (here / "checkpoints" / name).write_text("old")

@@ -155,8 +155,12 @@ BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, floa
             {"network": NetworkConfig(observation_scaling="bounds")},
             "has no finite bounds in observation [1]",
         ),
-        (BOTH, {"network": NetworkConfig(name="whole", observation_scaling="running")}, "mlp, and whole is none"),
-        (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and its images are"),
+        (
+            BOTH,
+            {"network": NetworkConfig(name="whole", observation_scaling="running")},
+            "mlp, and the network is whole",
+        ),
+        (BOTH, {}, "--environment.screen-size 84: must be at least 36 for a3c_cnn, and the images are"),
         (replace(IMAGES, observation_shape=(1080, 1920, 12)), {}, " GiB; use --environment.screen-size 84"),
         # Of all actors together.
         (IMAGES, {"actor": ActorConfig(unroll_length=20, total_environments=10_000)}, " GiB; use --environment.screen"),

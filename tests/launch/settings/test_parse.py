@@ -71,7 +71,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("--sizes 64,64", "--sizes 64,64: must be numbers with spaces between them, like 64 64"),
         ("--checkpoint.every-seconds 5m", "--checkpoint.every-seconds 5m: must be a number of seconds, like 600"),
         ("--environment.no-greyscale=yes", "--environment.greyscale yes: must be True or False"),
-        ("--steps", "--steps: its value is missing"),
+        ("--steps", "--steps: the value is missing"),
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
         ("--lern-rate 1", "--lern-rate: there is no such option; did you mean --optimizer.learning-rate?"),
