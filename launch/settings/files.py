@@ -238,7 +238,9 @@ def similar(name: str, names: Collection[str]) -> list[str]:
     same = [other for other in names if other.rpartition(".")[2] == last]
     near = get_close_matches(last, parts.values(), n=1)
     whole = [] if group and parts else get_close_matches(name, names, n=1)
-    return same[:3] or [other for other, part in parts.items() if part in near][:3] or whole
+    # A command's own options first.
+    alike = sorted((other for other, part in parts.items() if part in near), key=lambda other: "." in other)
+    return same[:3] or alike[:3] or whole
 
 
 KINDS = {name: kind for name, (kind, _) in declared(RunConfig).items()}

@@ -13,6 +13,7 @@ MISTAKES = {
     "train Seaquest": "minigrid; an environment is named by its id, like ALE/Seaquest-v5",
     "train pong --workers 4": "--workers: there is no such option; did you mean --actors?",
     "train ppo": "unknown preset ppo: pong is asynchronous PPO on Pong",
+    "train pong --nam mine": "--nam: there is no such option; did you mean --name or --network.name or",
     "trian": "unknown command trian; did you mean train?",
     "runs nosuch": "nosuch: there is no such folder",
     "bench foo": "unknown command bench foo; did you mean bench?",
