@@ -71,7 +71,7 @@ class DevicePlayer:
         count = actor.environments // VECTORS
         self._times = [tf.constant(t) for t in range(actor.unroll_length + 1)]
         self._observations = self._ring(actor.unroll_length + 1, (count, *spec.row_shape), spec.observation_dtype)
-        self._policy_output = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
+        self._output_rings = [self._ring(actor.unroll_length, (count,), "float32") for _ in ("values", "log_probs")]
         number = tf.TensorSpec((), tf.int32)
         shape = spec.row_shape[:-1] if self._stacks_frames else spec.row_shape
         images, restarted = tf.TensorSpec((count, *shape), spec.observation_dtype), tf.TensorSpec((count,), tf.bool)
@@ -118,7 +118,7 @@ class DevicePlayer:
             last_actions = next_actions
         before = clock()
         self._store_newest(last)
-        self._gradients.keep_rollout(*(self._time_major(ring) for ring in self._policy_output))
+        self._gradients.keep_rollout(*(self._time_major(ring) for ring in self._output_rings))
         rollout = self.builder.finish()._replace(observations=self._time_major(self._observations))
         return PlayedRollout(rollout, environment, acting + clock() - before)
 
@@ -135,7 +135,7 @@ class DevicePlayer:
             observations = tf.where(t > 0, stacked, last)
         _write(self._observations, t, vector, observations)
         actions, *outputs = self._policy.sampled(observations)
-        for ring, tensor in zip(self._policy_output, outputs, strict=False):
+        for ring, tensor in zip(self._output_rings, outputs, strict=False):
             if tensor is not None:
                 _write(ring, t, vector, tensor)
         return actions

@@ -108,7 +108,7 @@ def _follow(
             try:
                 message = messages.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                # Without the end of the stream, which a process that an environment has forked may keep open.
+                # The stream may have no end: a process that an environment has started may keep it open.
                 if ended:
                     return outcome if error is None else error
                 ended = process.poll() is not None
@@ -141,8 +141,6 @@ def receive(connection: Connection, messages: "queue.SimpleQueue[Event | Result 
 
 def main(descriptor: str) -> int:
     """Train by the call that comes over a connection. Returns the exit code."""
-    # A process that an environment starts would keep it open.
-    os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
     # The command is that of the manifest.
     plain, folder, options, sys.argv = connection.recv()

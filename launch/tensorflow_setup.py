@@ -5,6 +5,7 @@ import importlib
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from launch.machine import pretended_gpus
 from launch.processes import without_collections
 from shared.config import NetworkConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
-from shared.registry import brought
+from shared.registry import tensorflow_by_module
 from shared.stderr import filtered_stderr
 
 # Switches oneDNN on or off. By itself TensorFlow uses it only on CPUs with AVX-512 VNNI or AMX.
@@ -21,8 +22,8 @@ _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # The value that was chosen for a process: its child processes may compute another network, and choose anew.
 _CHOSEN = "TRIBUTARY_ONEDNN_OPTS"
 
-# Not empty in a program of the user that has imported TensorFlow: devices and threads stay as they are.
-_shared: list[bool] = []
+# Set in a program of the user that has imported TensorFlow, whose devices and threads stay as they are.
+_shared = threading.Event()
 
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -38,7 +39,7 @@ def prepare_tensorflow(*, gpu: bool, network: NetworkConfig | None = None) -> No
     Raises:
         ConfigurationError: Keras is imported already, with another backend.
     """
-    if _shared:
+    if _shared.is_set():
         return
     ours = "tensorflow" not in sys.modules
     if ours:
@@ -91,13 +92,13 @@ def prepare_to_read_weights(config: RunConfig) -> None:
 
 def share_tensorflow() -> None:
     """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
-    imported = "tensorflow" in sys.modules and "tensorflow" not in brought
+    imported = "tensorflow" in sys.modules and not tensorflow_by_module.is_set()
     with filtered_stderr():
         _import_tensorflow()
     if not imported:
         prepare_tensorflow(gpu=False)
-    elif not _shared:
-        _shared.append(True)
+    else:
+        _shared.set()
 
 
 def set_tensorflow_variables(network: NetworkConfig | None = None) -> None:

@@ -56,7 +56,7 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        # Of a process that was killed within a save.
+        # Left by a process that was killed within a save.
         for unfinished in folder.glob("update-*_temp"):
             shutil.rmtree(unfinished, ignore_errors=True)
         # Open as long as this object lives.

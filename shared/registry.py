@@ -204,8 +204,8 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
 _PACKAGES = ("actors", "launch", "learner", "shared")
 # Names of the modules that this process and those that it descends from are importing.
 _IMPORTING = "TRIBUTARY_IMPORTING"
-brought: set[str] = set()
-"""Has tensorflow if a module of the user's was the first to import it."""
+tensorflow_by_module = threading.Event()
+"""Set if a module that settings name was the first to import TensorFlow."""
 # A module is in `sys.modules` before its import has ended: another thread waits here until it has.
 _importing = threading.RLock()
 
@@ -234,7 +234,7 @@ def _import(name: str) -> None:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     os.environ[_IMPORTING] = f"{importing} {name}"
-    before = sys.modules.keys() & {"tensorflow"}
+    imported = "tensorflow" in sys.modules
     try:
         # It may import TensorFlow.
         with filtered_stderr():
@@ -243,7 +243,8 @@ def _import(name: str) -> None:
         # A program without `if __name__ == "__main__"` may end with sys.exit().
         raise setting_error("environment.import", name, _import_problem(name, error)) from error
     finally:
-        brought.update((sys.modules.keys() & {"tensorflow"}) - before)
+        if "tensorflow" in sys.modules and not imported:
+            tensorflow_by_module.set()
         os.environ[_IMPORTING] = importing
 
 

@@ -1,1 +1,1 @@
-"""The commands train, runs, stop, config, presets, zoo and doctor, and the display of a training."""
+"""The commands train, runs, stop, config, presets, zoo and doctor, and the display of a training run."""

@@ -92,30 +92,33 @@ class Coordinator:
         self._publish()
         self.pool.dispatch_idle()
         try:
-            while self._executor.calls_in_flight or self.pool.expects_actors:
-                completion = self._executor.next_completion()
-                match completion:
-                    case GradientReport() | AggregatedReport():
-                        yield from self._take(completion)
-                    case ChildEvent():
-                        self._raise_if_first(completion.change)
-                        yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
-                    case Heartbeat():
-                        self.pool.on_heartbeat(completion)
-                        yield completion
-                    case EvaluationPart():
-                        yield from self._take_part(completion)
-                    case Failed():
-                        self._raise_if_first(completion)
-                        yield from self._pass_on(self.pool.on_failure(completion))
-                    case None:
-                        # The caller looks at its clock: for rows, checkpoints, and limits of time.
-                        yield None
-                for change in self.pool.supervise():
-                    yield from self._pass_on(change)
+            yield from self._events()
         finally:
             # Rollouts that are not waited for: those without a part in a complete sum, or all after a failure.
             self.pool.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
+
+    def _events(self) -> Iterator[Event | None]:
+        while self._executor.calls_in_flight or self.pool.expects_actors:
+            completion = self._executor.next_completion()
+            match completion:
+                case GradientReport() | AggregatedReport():
+                    yield from self._take(completion)
+                case ChildEvent():
+                    self._raise_if_first(completion.change)
+                    yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
+                case Heartbeat():
+                    self.pool.on_heartbeat(completion)
+                    yield completion
+                case EvaluationPart():
+                    yield from self._take_part(completion)
+                case Failed():
+                    self._raise_if_first(completion)
+                    yield from self._pass_on(self.pool.on_failure(completion))
+                case None:
+                    # The caller looks at its clock: for rows, checkpoints, and limits of time.
+                    yield None
+            for change in self.pool.supervise():
+                yield from self._pass_on(change)
 
     def _take(self, report: GradientReport | AggregatedReport) -> Iterator[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again."""

@@ -148,7 +148,7 @@ def test_any_corruption_gives_an_older_checkpoint_or_a_clear_error(tmp_path: Pat
 
 def test_what_a_failed_save_left_is_removed_and_the_others_stay(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(saved.iterdir())
-    # Of a process that was killed.
+    # Left by a process that was killed.
     (saved / "update-300_temp").mkdir()
     (saved / "update-300_temp" / "part-00000-of-00001.index").touch()
     run = Run(saved)

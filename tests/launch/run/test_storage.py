@@ -84,7 +84,7 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
     for name in ("checkpoint", "update-1.index", "update-1.data", "update-2.data", "update-2.index"):
         (here / "checkpoints" / name).write_text("old")
     (here / "metrics.jsonl").touch()
-    # Of a save under way.
+    # A save under way.
     (here / "checkpoints" / "update-3_temp").mkdir()
     (here / "checkpoints" / "update-3_temp" / "part-00000-of-00001.data-00000-of-00001").touch()
     logged = list[str]()
