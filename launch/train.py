@@ -27,7 +27,6 @@ from launch.processes import without_collections
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped
 from launch.run.folder import RunFolder, centres_observations, manifest, read_object
 from launch.run.lock import lock_folder
-from launch.run.metrics import annealing_warning
 from launch.run.session_thread import SessionThread
 from launch.run.storage import check_storage
 from launch.run.summary import reached_limit
@@ -308,7 +307,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             crowded = budget.warning() if config.executor == "ray" else None
             # A new run divides its environments among its actors.
             crowding = config.actor.crowding(budget.actors) if run.resume else None
-            for warning in (crowded, crowding, annealing_warning(config)):
+            for warning in (crowded, crowding):
                 say(warning and f"warning: {warning}")
             yield
         except BaseException as error:

@@ -22,7 +22,7 @@ from launch.loop.evaluation import EvaluationLost, EvaluationResult
 from launch.loop.executor import Executor, Failed, Joined, Replaced
 from launch.run.events import Evaluated, Preparing, Saved, View
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
-from launch.run.metrics import Messages, Metrics, Timer
+from launch.run.metrics import Messages, Metrics, Timer, annealing_warning
 from launch.run.returns import TrainingReturns
 from launch.run.stopping import Evaluations, Status, TrainingPoint, reason_to_stop
 from launch.run.storage import RemoteCopy
@@ -93,6 +93,8 @@ class TrainingSession:
                 f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and "
                 f"plays {lost:,} agent steps again"
             )
+        elif (warning := annealing_warning(config)) is not None:
+            self.log(f"warning: {warning}")
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
         self._executor = make_executor(self.learner.next_actor_id)
         self._coordinator = Coordinator(self.learner, self._executor, config.supervision)
@@ -291,8 +293,9 @@ class TrainingSession:
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
-        if not self.evaluations.every_frames:
-            # Without regular evaluations the best weights are those with the best training return at a checkpoint.
+        if not (self.evaluations.every_frames and self._best.by_evaluation):
+            # Before the first evaluation, and without regular ones, the best weights are those with the best training
+            # return at a checkpoint.
             self._best.keep_if_best(learner.snapshot(), self.evaluations.returns.mean, TRAINING)
         try:
             self._checkpoints.save(learner.version)

@@ -151,6 +151,11 @@ class BestWeights:
         with suppress(*_DAMAGE), np.load(self._file, allow_pickle=False) as best:
             self._best = str(best["measure"]), float(best["mean_return"])
 
+    @property
+    def by_evaluation(self) -> bool:
+        """True if an evaluation measured them."""
+        return self._best is not None and self._best[0] != TRAINING
+
     def keep_if_best(self, snapshot: WeightSnapshot, mean: float | None, measure: str, *, always: bool = False) -> None:
         """Write the weights if they are better than all before, or in any case if `always`.
 

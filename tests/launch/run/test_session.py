@@ -77,6 +77,25 @@ def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: 
     assert row["evaluation_return"] == before["evaluation"]["mean_return"]
 
 
+def test_training_measures_the_best_weights_until_an_evaluation_does(cartpole: RunConfig, tmp_path: Path) -> None:
+    often, rare = (EvaluationConfig(every_frames=frames, episodes=3, environments=3) for frames in (100, 10**6))
+    found = list[tuple[str, int]]()
+    for run, evaluation in enumerate((rare, often, rare)):
+        config = replace(cartpole, total_frames=3_000 * (run + 1), evaluation=evaluation)
+        session(config, tmp_path, resume=run > 0).run()
+        with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+            found.append((str(best["measure"]), int(best["version"])))
+    (before, _), (by_evaluation, version), after = found
+    assert before == "training" != by_evaluation
+    assert after == (by_evaluation, version)
+
+
+def test_a_warning_about_settings_is_in_the_log(cartpole: RunConfig, tmp_path: Path) -> None:
+    early = replace(cartpole.optimizer, schedule="linear", annealing_frames=100)
+    session(replace(cartpole, optimizer=early, total_frames=300), tmp_path).run()
+    assert (tmp_path / "log.txt").read_text().count("warning: --optimizer.annealing-frames 100 is before") == 1
+
+
 @pytest.mark.parametrize(("now", "kept"), [(2, False), (3, True), (5, True)])
 def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpole: RunConfig, tmp_path: Path) -> None:
     """Two gradients wait for a third when the run is interrupted and saved: of 8 gradients 6 are in two updates."""
