@@ -369,7 +369,7 @@ _ONE_GRADIENT = 2.0
 
 _PLAIN = OptimizerConfig(schedule="constant", max_gradient_norm=None)
 # Each library's defaults. PyTorch's ε stands outside the root: 1e-8 there is about 1e-16 inside it.
-_FORMS = {
+FORMS = {
     "TensorFlow 1": replace(_PLAIN, decay=0.9, epsilon=1e-10),
     "Keras": replace(_PLAIN, decay=0.9, epsilon=1e-7),
     "PyTorch": replace(_PLAIN, decay=0.99, epsilon=1e-16),
@@ -377,7 +377,7 @@ _FORMS = {
     "with bias correction": replace(_PLAIN, decay=0.99, epsilon=1e-5, bias_correction=True),
 }
 # RMSProp's g before the first update, where it is not 0.
-_START = {"TensorFlow 1": 1.0}
+START = {"TensorFlow 1": 1.0}
 
 
 def iterations_of_eager_and_graph() -> tuple[str, list[Row]]:
@@ -411,20 +411,20 @@ def iterations_of_eager_and_graph() -> tuple[str, list[Row]]:
 
 def forms_of_rmsprop() -> tuple[str, list[Row]]:
     """All divide by the root of a running mean g of squared gradients; start of g and place of ε differ."""
-    steps = {name: _first_step(form, _START.get(name, 0.0)) for name, form in _FORMS.items()}
+    steps = {name: first_step(form, START.get(name, 0.0)) for name, form in FORMS.items()}
     rows = []
     for name, theirs in {"TensorFlow 1": _tensorflow_1_step(), "Keras": _keras_step()}.items():
         holds = abs(steps[name] - theirs) / theirs <= 1e-5
         measured = f"{steps[name]:.4f} and {theirs:.4f}"
         rows.append(Row(f"{name}: first step, ours and the library's own", measured, "within 1e-5", holds))
     # Gradient 2 and rate 1: 2/√(0.9 + 0.4), 2/√0.4, 2/√0.04, 2/√(0.04 + 0.1), and 1 with bias correction.
-    for name, expected in zip(_FORMS, (1.7541, 3.1623, 10.0, 5.3452, 1.0), strict=True):
+    for name, expected in zip(FORMS, (1.7541, 3.1623, 10.0, 5.3452, 1.0), strict=True):
         holds = abs(steps[name] - expected) <= 1e-4 * expected
         rows.append(Row(f"{name}: first step, gradient 2, rate 1", f"{steps[name]:.4f}", f"{expected}", holds))
     config = _cartpole()
-    for name, form in _FORMS.items():
+    for name, form in FORMS.items():
         optimizer = replace(form, learning_rate=config.optimizer.learning_rate)
-        start = _START.get(name, 0.0)
+        start = START.get(name, 0.0)
         trained = [
             _trained_on_cartpole(replace(config, seed=seed, optimizer=optimizer), start)
             for seed in range(1, _SEEDS + 1)
@@ -436,7 +436,10 @@ def forms_of_rmsprop() -> tuple[str, list[Row]]:
 
 
 def _cartpole() -> RunConfig:
-    return replace(PRESETS["cartpole"].config, actors=1, stop_at_return=None, evaluation=EvaluationConfig())
+    # Gradients in the call that plays, so that each event of the loop is an update. One actor's are fresh.
+    preset = PRESETS["cartpole"].config
+    actor = replace(preset.actor, fresh_gradients=False)
+    return replace(preset, actors=1, actor=actor, stop_at_return=None, evaluation=EvaluationConfig())
 
 
 class _Training(NamedTuple):
@@ -484,10 +487,11 @@ def _rollout_seconds(config: RunConfig) -> tuple[float, float]:
 
 
 def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
-    variables["mean_square"].assign(tf.fill(variables["mean_square"].shape, mean_square))
+    slot = variables["optimizer_mean_square"]
+    slot.assign(tf.fill(slot.shape, mean_square))
 
 
-def _first_step(form: OptimizerConfig, mean_square: float) -> float:
+def first_step(form: OptimizerConfig, mean_square: float) -> float:
     accumulator = GradientAccumulator(np.zeros(1, np.float32), ParameterLayout(("weight",), ((1,),)), 1, form)
     _start_from(accumulator.variables, mean_square)
     accumulator.push(np.array([_ONE_GRADIENT], np.float32), 1.0)

@@ -25,7 +25,7 @@ SETTINGS = (
     f"cartpole {UNTIL_FRAMES} --optimizer.schedule constant --actors 2 --total-frames 1000000M --log-every-seconds 1 "
     "--supervision.max-restarts 100000"
 )
-KINDS = {"driver": "launch.cli", "learner": "ray::Learner", "raylet": "/raylet", "GCS server": "gcs_server"}
+KINDS = {"driver": "launch.cli", "learner": "ray::Learner", "raylet": "/raylet/raylet\0", "GCS server": "/gcs_server\0"}
 
 
 def main(minutes: float, interval: float) -> None:

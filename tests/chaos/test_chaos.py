@@ -274,7 +274,7 @@ def test_a_kill_during_a_save_never_costs_a_complete_checkpoint(tmp_path: Path) 
     printed = output_of(sys.executable, script, tmp_path, 200, _SEED, variables=project)
     assert printed.startswith("0 of 200 kills lost a complete checkpoint")
     # Kills that met no save under way would show nothing.
-    assert int(printed.split("; ")[1].split()[0]) > 20
+    assert int(printed.split("; ")[1].split()[0]) > 5
 
 
 K = 4

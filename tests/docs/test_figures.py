@@ -1,5 +1,6 @@
 """The tables and pictures of README and docs are those of the rows in the repository."""
 
+import csv
 import json
 import re
 import statistics
@@ -12,9 +13,10 @@ import pytest
 from launch.bench.scaling import AGENT_STEPS_TO_TARGET
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "docs" / "studies")]
 import figures  # noqa: E402
 import measurements  # noqa: E402
+import parity  # noqa: E402
 
 MARKED = [page for page in figures.pages() if "<!-- figures: " in page.read_text()]
 
@@ -69,3 +71,10 @@ def test_what_a_run_usually_takes_is_the_median_of_the_rows() -> None:
     assert medians == AGENT_STEPS_TO_TARGET["pong"]
     rehearsed = {line["figure"].get("agent_steps_to_target") for line in measurements.measured("rehearsal")}
     assert rehearsed == {*medians.values(), None}
+
+
+def test_the_first_steps_of_rmsprops_forms_are_those_of_the_study() -> None:
+    with (figures.STUDIES / "parity" / "rmsprop.csv").open(encoding="utf-8") as file:
+        said = {row["form"]: float(row["first step"]) for row in csv.DictReader(file)}
+    made = {name: parity.first_step(form, parity.START.get(name, 0.0)) for name, form in parity.FORMS.items()}
+    assert made == pytest.approx(said, rel=3e-3)

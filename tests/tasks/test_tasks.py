@@ -5,7 +5,6 @@ hours: `make task-test`.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
+from launch.machine import usable_cores
 
 # By the preset that fits the id, or as typed.
 ENVIRONMENTS = (
@@ -62,7 +62,7 @@ def test_every_command_takes_it(environment_id: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_reaches_its_return(preset: str, seed: int) -> None:
-    line = f"train {preset} --seed {seed} --stop-after-seconds 1800 --actors {os.cpu_count()} --run-dir run"
+    line = f"train {preset} --seed {seed} --stop-after-seconds 1800 --actors {usable_cores()} --run-dir run"
     assert main(line.split()) == 0
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "return_reached", summary

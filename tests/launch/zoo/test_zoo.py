@@ -1,6 +1,7 @@
 """The agents and the runs that ship: they load, play, and are as good as the documents say."""
 
 import json
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -124,12 +125,33 @@ def test_the_command_repeats_the_score(file: Path, working_folder: Path) -> None
     assert main([*shlex.split(said["command"])[1:], "--json", "result.json"]) == 0
     result = json.loads((working_folder / "result.json").read_text())
     # To the game on the same processor; on another one rounding may draw other actions.
-    error = max(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
+    error = math.hypot(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
     assert abs(result["mean_return"] - said["mean_return"]) <= 4 * error
 
 
-RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
 STUDIES = ROOT / "docs" / "studies"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*sorted(zoo.FOLDER.glob("*/evaluation-*.json")), *sorted(STUDIES.glob("atari/*/evaluation-*.json"))],
+    ids=lambda file: f"{file.parent.name}-{file.stem}",
+)
+def test_a_score_is_that_of_its_games(file: Path) -> None:
+    said = json.loads(file.read_text())
+    returns = np.array(said["returns"])
+    assert said["episodes"] == said["distinct_games"] == len(returns) == len(said["lengths_agent_steps"])
+    assert said["mean_return"] == pytest.approx(returns.mean())
+    assert said["median_return"] == np.median(returns)
+    assert said["standard_error"] == pytest.approx(returns.std(ddof=1) / math.sqrt(len(returns)))
+    if said["human_normalised_percent"] is not None:
+        scores = json.loads((ROOT / "launch" / "results" / "human_scores.json").read_text())
+        human, random = scores[said["environment"].removeprefix("ALE/").removesuffix("-v5")]
+        percent = 100 * (said["mean_return"] - random) / (human - random)
+        assert said["human_normalised_percent"] == pytest.approx(percent)
+
+
+RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
 SHIPPED = [*RUNS, *sorted(STUDIES.glob("*/*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
 
 
