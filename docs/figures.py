@@ -78,7 +78,7 @@ def rates() -> str:
             note = f", {other['note']}" if "note" in other else ""
             rows.append((marked(work, line), machine_of(line), rate, share, elsewhere + note))
             shown.append(line)
-    return table("| CPU | agent steps/s | of the bound | the same work elsewhere", rows) + notes(shown)
+    return table("| CPU | agent steps/s | of the bound | elsewhere", rows) + notes(shown)
 
 
 def rates_in_short() -> str:
@@ -89,7 +89,7 @@ def rates_in_short() -> str:
         figures = [number(made["figure"]["agent_steps_per_second"]) for made in (line, beside(line, theirs))]
         rows.append((marked(work, line), figures[0], f"{figures[1]}, {peer}"))
         shown.append(line)
-    return table("| agent steps/s | the same work elsewhere", rows) + notes(shown)
+    return table("| agent steps/s | elsewhere", rows) + notes(shown)
 
 
 def beside(line: dict[str, Any], peer: str) -> dict[str, Any]:
@@ -115,9 +115,39 @@ def how_long() -> str:
     minutes = [line["figure"]["seconds"] / 60 for line in measured("make-train")]
     runs = f"{len(minutes)} runs of it took {min(minutes):.0f} to {max(minutes):.0f} minutes"
     return (
-        f"{runs} on two cores once installed, by seed and CPU, when any confirmation above 18 was enough "
+        f"{runs} on two cores once installed, by seed and CPU, before later confirmations needed a margin "
         f"([table](docs/scores.md#pong-time-to-a-return-of-18)).\n"
     )
+
+
+# The presets of each row, which are divided alike.
+_DIVIDED = (
+    ("pong",),
+    ("atari", "breakout", "images"),
+    ("cartpole",),
+    ("vectors", "lunarlander", "halfcheetah", "hopper"),
+)
+
+
+def divisions() -> str:
+    """The form of an actor's rollouts, by preset and number of actors."""
+    counts, rows = (1, 2, 4, 16, 64), []
+    for names in _DIVIDED:
+        (forms,) = {tuple(_divided(PRESETS[name].config, actors) for actors in counts) for name in names}
+        actor = PRESETS[names[0]].config.actor
+        in_all = f"{actor.total_environments} × {actor.unroll_length}"
+        rows.append((", ".join(f"`{name}`" for name in names), in_all, *forms))
+    actors = " | ".join(map(str, counts[1:]))
+    return table(f"preset | environments in all × unroll length | 1 actor | {actors}", rows)
+
+
+def _divided(preset: RunConfig, actors: int) -> str:
+    config = divided_among(preset, actors)
+    actor, gradients = config.actor, config.learner.gradients_per_update
+    parts = [f"{actor.environments} × {actor.unroll_length}"]
+    parts += [f"M {actor.minibatches}"] * (actor.minibatches > 1) + [f"K {gradients}"] * (gradients > 1)
+    parts += [f"{actor.epochs} epochs"] * (actor.epochs != preset.actor.epochs)
+    return ", ".join(parts)
 
 
 def rehearsed() -> str:
@@ -468,6 +498,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "how-long": how_long,
     "start-up": start_up,
     "rehearsed": rehearsed,
+    "divisions": divisions,
 }
 
 _A3C, _PONG = STUDIES / "a3c", sorted(REFERENCE_RUNS.glob("pong-seed-*"))

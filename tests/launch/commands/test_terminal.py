@@ -240,7 +240,7 @@ def test_after_ten_seconds_a_run_says_what_to_expect_once() -> None:
     assert expectations("pong", PONG, at[0]) == []
     # In the first interval after ten seconds no rollout may end.
     empty = Progress(elapsed_seconds=10.5)
-    reached = ": at 1,000 a second it is reached in about 0:12:00; seeds differ by a factor of two"
+    reached = ": at 1,000 a second it is reached in about 0:12:00, plus confirmations; seeds differ by a factor of 3"
     assert expectations("pong", replace(PONG, seed=7), at[0], empty, *at[1:]) == [TAKES + reached]
     short = replace(PONG, total_frames=4 * USUAL - 1)
     assert expectations("pong", short, *at) == [f"{TAKES}, and --total-frames {4 * USUAL - 1} ends the run before that"]
