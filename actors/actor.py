@@ -113,9 +113,7 @@ class Actor:
     def _synchronise(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
         self._policy.explore_as(self.actor_id)
         self._policy.assign(snapshot.parameters, snapshot.frames)
-        if target is not None:
-            # The target network may not be sent again.
-            self._gradients.graphs.assign_target(target)
+        self._gradients.graphs.assign_target(target)
         self._end_stage("synchronise")
 
     def _play_warm_up(self) -> None:
@@ -193,9 +191,7 @@ class Actor:
         The evaluation is of the weights of its first call. Its environments, exploration and memory are its own: the
         rollout under way and its gradients do not change.
         """
-        if target is not None:
-            # The target network may not be sent again.
-            self._gradients.graphs.assign_target(target)
+        self._gradients.graphs.assign_target(target)
         evaluator = self._evaluator_of(share)
         if self._share is None or self._share.number != share.number:
             evaluator.begin(snapshot._replace(parameters=aligned_copy(snapshot.parameters)), share.policy)

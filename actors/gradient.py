@@ -78,9 +78,9 @@ class GradientGraphs:
         self.targets = Graph(self._targets_graph, [floats, floats, moments, rollout], compiled=policy.compiled)
         self.of_minibatch = Graph(self._minibatch_graph, minibatch, compiled=policy.compiled)
 
-    def assign_target(self, target: WeightSnapshot) -> None:
-        """Set the target network, unless it has that version already."""
-        if target.version != self._target_version:
+    def assign_target(self, target: WeightSnapshot | None) -> None:
+        """Set the target network, unless it has that version already or, with None, it is not sent again."""
+        if target is not None and target.version != self._target_version:
             # A variable may alias the memory that it is assigned from, and shared memory is overwritten later.
             self._assign_target(target.parameters.copy())
             self._target_version = target.version

@@ -62,9 +62,7 @@ def pack(
     with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
         agent = RunFolder(Path(parent) / name)
         agent.path.mkdir()
-        agent.write_config(config)
-        if spec.observation_mean is not None:
-            np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
+        agent.create(config, spec, {})
         write_json(agent.summary, _scrubbed(read_object(run.summary)))
         with agent.metrics.open("w", encoding="utf-8") as file:
             for i in np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int)):

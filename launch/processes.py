@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_PROJECT = str(Path(__file__).resolve().parents[1])
+
 
 @contextmanager
 def without_collections(*, freeze: bool = False) -> Iterator[None]:
@@ -27,10 +29,6 @@ def without_collections(*, freeze: bool = False) -> Iterator[None]:
             gc.enable()
 
 
-def project_folder() -> Path:
-    return Path(__file__).resolve().parents[1]
-
-
 def _script_folder() -> list[str]:
     """The folder of this process's script, if modules are imported from it."""
     return [folder for folder in (os.path.dirname(os.path.realpath(sys.argv[0])),) if folder in sys.path]
@@ -38,7 +36,7 @@ def _script_folder() -> list[str]:
 
 def worker_path() -> list[str]:
     """Folders that Ray prepends to the `sys.path` of its workers, in reverse order of precedence."""
-    return [*_script_folder(), os.getcwd(), str(project_folder())]
+    return [*_script_folder(), os.getcwd(), _PROJECT]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -53,8 +51,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 def module_environment() -> dict[str, str]:
     """The environment variables of such a process: PYTHONPATH begins with the project, and ends with this script."""
-    project = str(project_folder())
     # Installed packages keep their place, after the standard library.
-    installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")]), *_script_folder()]
+    installed = _PROJECT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    folders = [*([] if installed else [_PROJECT]), *filter(None, [os.environ.get("PYTHONPATH")]), *_script_folder()]
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})

@@ -17,13 +17,13 @@ from typing import Any
 
 from launch.files import to_json
 from launch.machine import machine_bytes, usable_cores
+from shared.errors import PACKAGES
 
 _ROOT = Path(__file__).parents[1]
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 # The folders of an absolute PATH or --option=PATH.
 _FOLDERS = re.compile(r"^(|-[^/]*=)/.*/(?=[^/])")
-_SOURCES = ("actors", "learner", "shared", "launch")
 
 
 def provenance() -> dict[str, Any]:
@@ -67,7 +67,7 @@ def revision() -> str:
 def source_digest() -> str:
     """12 hexadecimal digits of a digest of the source files, the same in a checkout and where it is installed."""
     digest = hashlib.sha256()
-    files = (file for package in _SOURCES for file in (_ROOT / package).rglob("*"))
+    files = (file for package in PACKAGES for file in (_ROOT / package).rglob("*"))
     for file in sorted(file for file in files if file.suffix in (".py", ".toml")):
         digest.update(str(file.relative_to(_ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]

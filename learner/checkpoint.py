@@ -73,15 +73,15 @@ class Checkpoints:
             self._checkpoint, str(folder), max_to_keep=keep, checkpoint_name="update"
         )
 
-    def save(self, version: int) -> str:
-        """Write a checkpoint, numbered by the version of its weights. Returns its path.
+    def save(self, version: int) -> None:
+        """Write a checkpoint, numbered by the version of its weights.
 
         If the write fails it raises a `CheckpointError`, and earlier checkpoints are unchanged.
         """
         before = self._files()
         self._state.values = self._save_state()
         try:
-            return str(self._folder / Path(self._manager.save(checkpoint_number=version)).name)
+            self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
             # Frees a full disk. Files of an earlier checkpoint of the same version stay.
             for part in self._files() - before:

@@ -19,9 +19,9 @@ class ConfigurationError(Exception):
 def setting_error(setting: str, value: object, problem: str) -> ConfigurationError:
     """The error of the setting `section.field_name`, in the form `--section.field-name VALUE: problem`.
 
-    `run`, `file` and `preset` stand for the positional arguments RUN, FILE and PRESET.
+    `run` and `preset` stand for the positional arguments RUN and PRESET.
     """
-    name = setting.upper() if setting in ("run", "file", "preset") else f"--{setting.replace('_', '-')}"
+    name = setting.upper() if setting in ("run", "preset") else f"--{setting.replace('_', '-')}"
     return ConfigurationError(f"{name} {value}: {problem}")
 
 
@@ -86,9 +86,11 @@ class EnvironmentFailedError(Exception):
     """
 
 
+PACKAGES = ("actors", "launch", "learner", "shared")
+"""The packages of this project."""
 # Files of this project, and of the libraries between it and an environment.
 _PROJECT = Path(__file__).parents[1]
-_OWN = tuple(f"{_PROJECT / package}{os.sep}" for package in ("actors", "launch", "learner", "shared"))
+_OWN = tuple(f"{_PROJECT / package}{os.sep}" for package in PACKAGES)
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _BETWEEN = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:gymnasium|numpy|ray|cloudpickle)[/\\]|^<")

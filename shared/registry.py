@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shared.errors import ConfigurationError, raised_at, setting_error, typed_line
+from shared.errors import PACKAGES, ConfigurationError, raised_at, setting_error, typed_line
 from shared.stderr import filtered_stderr
 
 
@@ -25,7 +25,7 @@ class Entry:
     @property
     def is_own(self) -> bool:
         """True of a class of the user's."""
-        return self.module.partition(".")[0] not in _PACKAGES
+        return self.module.partition(".")[0] not in PACKAGES
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,6 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
     enter(SCHEDULES, "a schedule", name, Entry(schedule.__module__, schedule.__name__))
 
 
-_PACKAGES = ("actors", "launch", "learner", "shared")
 # Names of the modules that this process and those that it descends from are importing.
 _IMPORTING = "TRIBUTARY_IMPORTING"
 tensorflow_by_module = threading.Event()
@@ -217,7 +216,7 @@ def import_modules(names: Iterable[str]) -> None:
         ConfigurationError: a module does not exist, or cannot be imported.
     """
     for name in names:
-        if name in _PACKAGES:
+        if name in PACKAGES:
             problem = "is the name of a package of tributary-rl: rename the module"
             raise setting_error("environment.import", name, problem)
         with _importing:
@@ -250,12 +249,12 @@ def _import(name: str) -> None:
 
 def _import_problem(name: str, error: BaseException) -> str:
     package = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
-    if package not in _PACKAGES and isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+    if package not in PACKAGES and isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
         remedy = "install it, on every node, or go to the folder that it is in"
         if name.endswith(".py"):
             remedy = f"a module is named without .py: {name[:-3]}"
         return f"there is no such module: {remedy} (this is {os.getcwd()})"
     problem = f"cannot be imported: {typed_line(error)}"
-    if package in _PACKAGES:
+    if package in PACKAGES:
         problem += f"; {package} is a package of tributary-rl: rename yours, if it has this name"
     return problem

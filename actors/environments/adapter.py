@@ -25,9 +25,6 @@ class EnvironmentSpec:
     """Names of the actions in the library, else numbers from 0."""
     images: bool
     """True if observations contain images, channels last; else they are vectors."""
-    has_lives: bool
-    """True if an episode has lives that can be lost before it ends."""
-    frames_per_agent_step: int
     observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest values of a vector, ±inf without a bound. None without a vector."""
     parts: ObservationParts | None = None

@@ -135,8 +135,6 @@ class AtariAdapter(Adapter):
             actions=ActionSpec(int(vector.single_action_space.n)),
             action_set=names,
             images=True,
-            has_lives=True,
-            frames_per_agent_step=self._config.frame_skip,
         )
 
     def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:

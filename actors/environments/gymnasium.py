@@ -87,8 +87,6 @@ class GymnasiumAdapter(Adapter):
             actions=actions.spec,
             action_set=actions.names,
             images=reader.dtype == "uint8",
-            has_lives=False,
-            frames_per_agent_step=config.frame_skip,
             observation_bounds=reader.bounds and (tuple(reader.bounds[0].tolist()), tuple(reader.bounds[1].tolist())),
             parts=reader.parts,
             numbers=reader.sizes,
@@ -143,7 +141,7 @@ class GymnasiumAdapter(Adapter):
         return rules if config.action_mask is None else rules | {"action_mask": config.action_mask}
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
-        score = {"frames_per_agent_step": spec.frames_per_agent_step, **self.training_protocol()}
+        score = {"frames_per_agent_step": self._config.frame_skip, **self.training_protocol()}
         return {**score, "images": self._image_description()} if spec.images else score
 
     def _image_description(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
+from actors.environments import EnvironmentSpec, VectorEnvironment, atari_game, environment_spec
 from launch.bench.throughput import ThroughputArguments, busy_reasons
 from launch.machine import thread_budget, usable_cores
 from launch.settings.parse import parse
@@ -144,7 +144,8 @@ def main(words: Sequence[str]) -> None:
     arguments = parse(ThroughputArguments, "bench throughput", words)
     run = resolve_request(arguments.request()).config
     spec, actors = environment_spec(run.environment), thread_budget(run).actors
-    if run.network.name not in PLAIN_NETWORKS or run.network.recurrent != "none" or not spec.has_lives:
+    is_atari = atari_game(run.environment.id) is not None
+    if run.network.name not in PLAIN_NETWORKS or run.network.recurrent != "none" or not is_atari:
         sys.exit(f"the bound is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}, without a memory")
     works = make_works(divided_among(run, actors), spec)
     before = measure_alone(works)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from rich.console import Console
 
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.rehearsal import check_memory, full, rehearsed, rehearsed_state
 from launch.bench.throughput import busy_reasons, endless, progress, steady_state, train_for, warn_of_busy
 from launch.files import write_json
@@ -106,8 +106,36 @@ def scaling(arguments: ScalingArguments) -> int:
         elif config.address == "local":
             thread_budget(config)
     console, load = Console(), busy(load_average())
+    states, interrupted = _measure(arguments, configs, spec, console)
+    points = summarise(configs, states)
+    if not points:
+        return EXIT_INTERRUPTED
+    if arguments.rehearse:
+        of_preset = usual_agent_steps(first.preset, first.config) is not None
+        targets = AGENT_STEPS_TO_TARGET.get(first.preset, {}) if of_preset else {}
+        for point in points:
+            point |= rehearsal_figures(configs[point["actors"]], point, targets)
+    repeats = {f"{point['actors']} actors": (point["least"], point["most"]) for point in points}
+    result = {
+        "points": points,
+        "rehearsed": arguments.rehearse,
+        "verdict": None if arguments.rehearse else verdict(points, first.config),
+        "busy": busy_reasons(load, repeats),
+        "preset": first.preset,
+        "settings": flat_settings(first.config) | {"actors": ",".join(map(str, configs))},
+        **provenance(),
+    }
+    _show(console, result)
+    write_json(arguments.json, result)
+    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
+
+
+def _measure(
+    arguments: ScalingArguments, configs: Mapping[int, RunConfig], spec: EnvironmentSpec, console: Console
+) -> tuple[dict[int, list[dict[str, Any]]], bool]:
+    """The steady states of each number of actors, one for each repeat, and whether Ctrl-C ended the measurements."""
     states: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
-    interrupted, seconds = False, arguments.seconds
+    seconds = arguments.seconds
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as recordings:
         try:
             for repeat in range(arguments.repeats):
@@ -120,40 +148,23 @@ def scaling(arguments: ScalingArguments) -> int:
                         state = steady_state(config, train_for(config, seconds), seconds)
                     states[actors].append(state)
         except KeyboardInterrupt:
-            interrupted = True
             note = "what was measured is shown" if any(states.values()) else "nothing was measured"
             console.print(f"interrupted; {note}")
-    points = summarise(configs, states)
-    if not points:
-        return EXIT_INTERRUPTED
-    if arguments.rehearse:
-        of_preset = usual_agent_steps(first.preset, first.config) is not None
-        targets = AGENT_STEPS_TO_TARGET.get(first.preset, {}) if of_preset else {}
-        for point in points:
-            actors = point["actors"]
-            point |= rehearsal_figures(configs[actors], actors, states[actors], targets)
-    repeats = {f"{point['actors']} actors": (point["least"], point["most"]) for point in points}
-    result = {
-        "points": points,
-        "rehearsed": arguments.rehearse,
-        "verdict": None if arguments.rehearse else verdict(points, configs[points[-1]["actors"]]),
-        "busy": busy_reasons(load, repeats),
-        "preset": first.preset,
-        "settings": flat_settings(first.config) | {"actors": ",".join(map(str, configs))},
-        **provenance(),
-    }
+            return states, True
+    return states, False
+
+
+def _show(console: Console, result: dict[str, Any]) -> None:
+    points, columns = result["points"], _REHEARSED if result["rehearsed"] else _TABLE
     cells = [point | {"seconds": number(point.get("seconds_to_target"), ",.0f")} for point in points]
-    columns = _REHEARSED if arguments.rehearse else _TABLE
     rows = [{heading: cell.format(**point) for heading, cell in columns.items()} for point in cells]
     console.print(plain_table(rows, console.width, left=(), spare=_SPARE), highlight=False)
     progress(console, "medians; lag: mean/95th percentile/largest, in updates")
-    if arguments.rehearse:
+    if result["rehearsed"]:
         print_rehearsal(console, points)
     else:
         print_line(console, result["verdict"])
     warn_of_busy(console, result["busy"])
-    write_json(arguments.json, result)
-    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
 def summarise(configs: Mapping[int, RunConfig], states: Mapping[int, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -169,7 +180,11 @@ def summarise(configs: Mapping[int, RunConfig], states: Mapping[int, Sequence[di
             "gradients_per_update": configs[actors].learner.gradients_per_update,
             "unroll": configs[actors].actor.unroll_length,
             "repeats": len(repeats),
-            **{name: float(np.median([repeat[name] for repeat in repeats])) for name in _MEDIANS},
+            **{
+                name: float(np.median([repeat[name] for repeat in repeats]))
+                for name in _MEDIANS + _REHEARSED_LOADS
+                if name in repeats[0]
+            },
             "least": min(rates),
             "most": max(rates),
             "policy_lag_p95": max(repeat["policy_lag_p95"] for repeat in repeats),
@@ -187,25 +202,22 @@ def summarise(configs: Mapping[int, RunConfig], states: Mapping[int, Sequence[di
 
 
 def rehearsal_figures(
-    config: RunConfig, actors: int, repeats: Sequence[dict[str, Any]], targets: Mapping[tuple[int, int], int]
+    config: RunConfig, point: Mapping[str, Any], targets: Mapping[tuple[int, int], int]
 ) -> dict[str, Any]:
-    """The load of the parts of a rehearsal, what is full, and the seconds to the target: None if unknown.
+    """The form of a rehearsed point, what is full, and the seconds to the target: None if unknown.
 
     `targets`: agent steps to the target by agent steps in flight and epochs.
     """
-    loads = {name: float(np.median([repeat[name] for repeat in repeats])) for name in _REHEARSED_LOADS}
-    rate = float(np.median([repeat["agent_steps_per_second"] for repeat in repeats]))
-    actor = config.actor
-    needed = targets.get((actors * actor.agent_steps_in_flight, actor.epochs))
+    actor, part = config.actor, full(point)
+    needed = targets.get((point["actors"] * actor.agent_steps_in_flight, actor.epochs))
     return {
-        **loads,
         "environments": actor.environments,
         "minibatches": actor.minibatches,
         "epochs": actor.epochs,
-        "full": full(loads),
-        "is_lower_bound": full(loads) == "machine",
+        "full": part,
+        "is_lower_bound": part == "machine",
         "agent_steps_to_target": needed,
-        "seconds_to_target": None if needed is None else needed / rate,
+        "seconds_to_target": None if needed is None else needed / point["agent_steps_per_second"],
     }
 
 

@@ -149,14 +149,18 @@ def run_learners(
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(process, no_restart=True)
-            resume = start.resume or RunFolder(start.folder).has_checkpoint
-            death = LearnerDeath(failure_reason(error), learner.progress.agent_steps)
-            if start.death is not None and not learner.ready:
-                # It was placed on a node that was about to be lost, for example: nothing has counted the death before.
-                death = start.death
-            start = start._replace(resume=resume, started=time.time(), death=death)
+            start = _start_after_death(start, learner, failure_reason(error))
             if not start.placement.here:
                 start = start._replace(placement=_place_again(start, say, stop))
+
+
+def _start_after_death(start: LearnerStart, learner: "RemoteLearner", reason: str) -> LearnerStart:
+    resume = start.resume or RunFolder(start.folder).has_checkpoint
+    death = LearnerDeath(reason, learner.progress.agent_steps)
+    if start.death is not None and not learner.ready:
+        # It was placed on a node that was about to be lost, for example: nothing has counted the death before.
+        death = start.death
+    return start._replace(resume=resume, started=time.time(), death=death)
 
 
 def start_learner(start: LearnerStart) -> Any:

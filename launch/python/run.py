@@ -17,7 +17,7 @@ from launch.driver import train_in_process
 from launch.files import to_json
 from launch.interrupts import StopRequest
 from launch.results.curves import XAxis, bands, curve_of, read_metrics, read_rows
-from launch.results.evaluate import PolicyName, ProtocolName
+from launch.results.evaluate import EvaluateArguments, PolicyName, ProtocolName, score
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
@@ -99,8 +99,6 @@ class Run:
             ConfigurationError: the run has no such weights, or its environment no such protocol.
             KeyboardInterrupt: there was one; nothing is written.
         """
-        from launch.results.evaluate import EvaluateArguments, score
-
         share_tensorflow()
         arguments = EvaluateArguments(run=self.path, episodes=episodes, **options)
         with imports_permitted(every=arguments.trust_imports), chdir("."):

@@ -206,16 +206,20 @@ def curves_figure(
         for axes in every[len(panels) :]:
             axes.remove()
         if legend:
-            # Below the axes, which keep their size.
-            handles = [handle for axes in chart.axes for handle in axes.get_legend_handles_labels()[0]]
-            shown = {
-                _BANDS: any(len(band.curves) > 1 for band in groups),
-                _POINTS: any(len(curve.evaluations[0]) for band in groups for curve in band.curves),
-            }
-            title = "\n".join(line for line, applies in shown.items() if applies)
-            below = chart.legend(handles=handles, title=title, loc="outside lower left", alignment="left")
-            chart.set_figheight(height * rows + below.get_window_extent().height / chart.dpi)
+            _draw_legend(chart, groups)
         yield chart
+
+
+def _draw_legend(chart: "Figure", groups: Sequence[Band]) -> None:
+    """Draw the legend below the axes, which keep their size."""
+    handles = [handle for axes in chart.axes for handle in axes.get_legend_handles_labels()[0]]
+    shown = {
+        _BANDS: any(len(band.curves) > 1 for band in groups),
+        _POINTS: any(len(curve.evaluations[0]) for band in groups for curve in band.curves),
+    }
+    title = "\n".join(line for line, applies in shown.items() if applies)
+    below = chart.legend(handles=handles, title=title, loc="outside lower left", alignment="left")
+    chart.set_figheight(chart.get_figheight() + below.get_window_extent().height / chart.dpi)
 
 
 def _draw_band(axes: "Axes", colour: str, band: Band, scale: int) -> None:

@@ -70,14 +70,8 @@ class TrainingSession:
         self._saves_first = not resume or after is not None
         self._messages = Messages(self.folder.log)
         self.log, self.earlier = self._messages.log, RunCounts()
-        policy, first, observed = Policy(config, spec), self.folder.first_weights, 0
-        if first.is_file():
-            # Those of the run before: this one has sampled none when it begins, and a resume restores the moments.
-            initial, observed = read_weights(first, policy.layout)[0].parameters, agent_steps_learned(self.folder)
-        else:
-            initial = policy.initial_parameters()
-        self.learner = Learner(config, policy.layout, initial, observed=observed)
-        account, returns = self.learner.account, TrainingReturns(config.actor.environments)
+        self.learner = self._new_learner(spec)
+        returns = TrainingReturns(config.actor.environments)
         returns.untrained = read_object(self.folder.manifest).get("started_from", {}).get("untrained_mean_return")
         self.evaluations = Evaluations(config, returns, self.log)
         self._checkpoints = Checkpoints(
@@ -86,13 +80,7 @@ class TrainingSession:
         if resume:
             self._resume()
         if after is not None:
-            # The agent steps that the dead learner had sampled after its last checkpoint.
-            lost = max(0, after.agent_steps_seen - account.ledger.sampled)
-            self.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
-            self.log(
-                f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and "
-                f"plays {lost:,} agent steps again"
-            )
+            self._count_death(after)
         elif (warning := annealing_warning(config)) is not None:
             self.log(f"warning: {warning}")
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
@@ -111,6 +99,24 @@ class TrainingSession:
         self._interrupted = False
         # Subjects of `_log_once`.
         self._logged = set[str]()
+
+    def _new_learner(self, spec: EnvironmentSpec) -> Learner:
+        policy, first = Policy(self.config, spec), self.folder.first_weights
+        if not first.is_file():
+            return Learner(self.config, policy.layout, policy.initial_parameters())
+        initial, _ = read_weights(first, policy.layout)
+        # Those of the run before: this one has sampled none when it begins, and a resume restores the moments.
+        observed = agent_steps_learned(self.folder)
+        return Learner(self.config, policy.layout, initial.parameters, observed=observed)
+
+    def _count_death(self, after: LearnerDeath) -> None:
+        # The agent steps that the dead learner had sampled after its last checkpoint.
+        lost = max(0, after.agent_steps_seen - self.learner.account.ledger.sampled)
+        self.earlier += RunCounts(learner_restarts=1, agent_steps_lost_with_learner=lost)
+        self.log(
+            f"learner: {after.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
+            f"{lost:,} agent steps again"
+        )
 
     def _state(self) -> dict[str, Any]:
         """The plain values in a checkpoint, beside the learner's variables."""

@@ -2,19 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from launch.run.events import View
 
+if TYPE_CHECKING:
+    from launch.run.session import TrainingSession
+
 VIEW_SECONDS = 1.0
-
-
-class Session(Protocol):
-    """What a `SessionThread` needs of a `TrainingSession`, whose module imports TensorFlow."""
-
-    def run(self) -> dict[str, Any]: ...
-    def view(self, numbers: Mapping[str, float]) -> View: ...
-    def interrupt(self) -> None: ...
 
 
 class SessionThread:
@@ -23,13 +18,13 @@ class SessionThread:
     One thread for both: some environments are bound to the one that makes them.
     """
 
-    def __init__(self, make: Callable[[], Session]) -> None:
+    def __init__(self, make: Callable[[], "TrainingSession"]) -> None:
         # Not as a context: a program that leaves at once does not wait for the thread.
         self._thread = futures.ThreadPoolExecutor(1)
         self._session = self._thread.submit(make)
         self._summary: futures.Future[dict[str, Any]] | None = None
 
-    def made(self) -> Session:
+    def made(self) -> "TrainingSession":
         """Wait until the session is made. Raises the error of `make`."""
         return self._session.result()
 

@@ -55,12 +55,8 @@ def _order_of_copy(name: str) -> tuple[int, int, bool, str]:
     interrupted update must refer to no missing file; then files that grow, and those that tell of the last one."""
     if found := _CHECKPOINT_FILE.match(name):
         return 1, -int(found[1]), name.endswith(".index"), name
-    return (
-        (3 if name in ("checkpoints/checkpoint", "summary.json") else 2 if _GROWING.fullmatch(name) else 0),
-        0,
-        False,
-        name,
-    )
+    is_last = name in ("checkpoints/checkpoint", "summary.json")
+    return 3 if is_last else 2 if _GROWING.fullmatch(name) else 0, 0, False, name
 
 
 # Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.

@@ -56,15 +56,13 @@ class StoredActivations:
         self._variables: list[tuple[tf.Variable, ...]] = []
 
     @contextmanager
-    def recording(self, t: tf.Tensor) -> Iterator[list[Tensors]]:
-        """Graph code: store the outputs of hidden layers within the block as time `t`, an int32 scalar.
-
-        Yields the list of what each layer keeps, the output first.
-        """
+    def recording(self, t: tf.Tensor) -> Iterator[None]:
+        """Graph code: store the outputs of hidden layers within the block as time `t`, an int32 scalar."""
+        # What each layer keeps, the output first.
         layers: list[Tensors] = []
         token = _RECORDED.set(layers)
         try:
-            yield layers
+            yield
         finally:
             _RECORDED.reset(token)
         if not self._variables:

@@ -110,7 +110,7 @@ TASKS: dict[str, dict[str, Any]] = {
 def spec_of(config: RunConfig) -> EnvironmentSpec:
     """With a mean that images are centred on, where they are not of the game above."""
     spec = environment_spec(config.environment)
-    if spec.has_lives:
+    if config.environment.id.startswith("ALE/"):
         return spec
     mean = np.random.default_rng(0).uniform(0, 200, spec.observation_shape).astype(np.float32)
     return replace(spec, observation_mean=mean if spec.images else None)

@@ -6,6 +6,7 @@ import numpy as np
 from learners import gradient_report
 
 from launch.loop.coordinator import Coordinator
+from launch.loop.executor import Executor
 from learner.learner import Learner
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
@@ -30,8 +31,10 @@ def part(executor: "HandDrivenExecutor", actor_id: int, *returns: float, order: 
     return EvaluationPart(actor_id, share.number, episodes, environments, number, games, 10 * share.size)
 
 
-class HandDrivenExecutor:
+class HandDrivenExecutor(Executor):
     """Completes what the test says, in the test's order, and keeps a tape. A float is time without a completion."""
+
+    calls_in_flight = 0
 
     def __init__(self, actors: int, first_id: int = 0, clock: "Clock | None" = None) -> None:
         self.clock = clock or Clock()
@@ -39,7 +42,6 @@ class HandDrivenExecutor:
         self.completions: deque = deque()
         self._alive = list(range(first_id, first_id + actors))
         self._next_id = first_id + actors
-        self.calls_in_flight = 0
         # Shares of evaluations that were dispatched, by actor, the last one of each.
         self.shares: dict[int, EvaluationShare] = {}
         self.completed_unseen: set[int] = set()
@@ -98,13 +100,6 @@ class HandDrivenExecutor:
     def remove(self, actor_id: int) -> None:
         self.tape.append(f"remove {actor_id}")
         self._alive.remove(actor_id)
-
-    @property
-    def actors(self) -> int:
-        return len(self._alive)
-
-    def actors_of(self, actor_id: int) -> int:  # noqa: ARG002
-        return 1
 
     def free_slots(self) -> int:
         return self.wanted - len(self._alive)

@@ -61,7 +61,6 @@ def test_rewards_of_repeated_actions_are_summed(options: dict[str, Any]) -> None
         assert (reward, found_ends) == (steps, ends)
         rewards.append(float(reward))
     assert sum(rewards) > 6
-    assert environment_spec(EnvironmentConfig(id="CartPole-v1", frame_skip=3)).frames_per_agent_step == 3
 
 
 def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:

@@ -91,11 +91,11 @@ def test_the_full_part_of_a_rehearsal(loads: dict[str, float], part: str) -> Non
 
 def test_seconds_to_the_target_are_for_forms_whose_agent_steps_were_measured() -> None:
     pong, targets = PRESETS["pong"].config, {(1024, 4): 500_000}
-    repeat = LOADS | {"agent_steps_per_second": 1e3, "learner_bytes_per_second": 1e9, "learner_memory_share": 0.1}
+    point = LOADS | {"agent_steps_per_second": 1e3}
     reused = replace(pong, actor=replace(pong.actor, epochs=8))
     # Also with more agent steps in flight, and with more epochs.
     for config, actors, seconds in ((pong, 16, 500.0), (pong, 999, None), (reused, 16, None)):
-        found = rehearsal_figures(divided_among(config, actors), actors, [repeat], targets)
+        found = rehearsal_figures(divided_among(config, actors), point | {"actors": actors}, targets)
         assert found["seconds_to_target"] == seconds
 
 

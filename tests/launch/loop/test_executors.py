@@ -47,14 +47,6 @@ class Node:
         )
 
 
-def lost(actor_id: int, reason: str = "gone", rollouts: int = 1) -> ChildEvent:
-    return ChildEvent(0, Failed(actor_id, reason), rollouts)
-
-
-def replaced(actor_id: int, reason: str, by: int) -> ChildEvent:
-    return ChildEvent(0, Replaced(Failed(actor_id, reason), by))
-
-
 def test_a_sum_is_of_the_first_k() -> None:
     node = Node(actors=3, k=2)
     summed = node.collect(report(2, 1, 1.0, 2.0), report(1, 1, 10.0, 20.0), target=3)
@@ -85,9 +77,9 @@ def test_a_sum_is_that_of_numpy_to_the_bit() -> None:
 def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
     # The limit on replacements is the run's.
     node = Node(actors=3, k=3, max_restarts=0)
-    assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == lost(2)
+    assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == ChildEvent(0, Failed(2, "gone"), 1)
     assert node.actors.tape[-4:] == ["dispatch 1", "remove 2", "add 4", "dispatch 4"]
-    assert node.collect() == replaced(2, "gone", by=4)
+    assert node.collect() == ChildEvent(0, Replaced(Failed(2, "gone"), 4))
     summed = node.collect(report(3, 1, 2.0, 0.0), report(4, 1, 4.0, 0.0))
     assert node.actors.actor_ids == [1, 3, 4]
     assert node.actors.tape == ["dispatch 3"]

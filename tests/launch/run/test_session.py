@@ -78,7 +78,7 @@ def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: 
 
 
 def test_training_measures_the_best_weights_until_an_evaluation_does(cartpole: RunConfig, tmp_path: Path) -> None:
-    often, rare = (EvaluationConfig(every_frames=frames, episodes=3, environments=3) for frames in (100, 10**6))
+    often, rare = (EvaluationConfig(every_frames=frames, episodes=3, environments=3) for frames in (1_000, 10**6))
     found = list[tuple[str, int]]()
     for run, evaluation in enumerate((rare, often, rare)):
         config = replace(cartpole, total_frames=3_000 * (run + 1), evaluation=evaluation)

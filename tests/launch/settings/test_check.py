@@ -134,8 +134,6 @@ IMAGES = EnvironmentSpec(
     actions=ActionSpec(2),
     action_set=("0", "1"),
     images=True,
-    has_lives=False,
-    frames_per_agent_step=1,
 )
 PARTS = ObservationParts((("speed", 2),), (ImagePart("image_camera", (84, 84, 4)), ImagePart("image_map", (40, 35, 1))))
 BOTH = replace(IMAGES, parts=PARTS, observation_bounds=((-1.0, -1.0), (1.0, float("inf"))))
