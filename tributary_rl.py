@@ -206,7 +206,7 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
 
     Args:
         run: see `AnyRun`.
-        weights: best: of the best evaluation, or without evaluations of the best training return. latest: of the last
+        weights: best: of the best evaluation, or before the first one of the best training return. latest: of the last
             checkpoint. auto: best if there is one.
         seed: of the actions that it samples.
         trust_imports: see `train`.

@@ -237,7 +237,7 @@ def print_rehearsal(console: Console, points: Sequence[dict[str, Any]]) -> None:
 
 
 def verdict(points: Sequence[dict[str, Any]], config: RunConfig) -> str:
-    """A sentence on the saturation of throughput within the points, and its cause. `config`: of the last point."""
+    """A sentence on the saturation of throughput within the points, and its cause."""
     last = points[-1]
     if len(points) == 1:
         return "one number of actors shows no saturation"

@@ -164,8 +164,9 @@ def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str |
     takes = f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps"
     if usual * config.environment.frame_skip > config.total_frames:
         return f"{takes}, and --total-frames {config.total_frames} ends the run before that"
-    reached = f"it is reached in about {duration(remaining / rate)}, plus confirmations; seeds differ by a factor of 3"
-    return f"{takes}: at {rate:,.0f} a second {reached}"
+    # A rise above the target in training is no confirmation yet.
+    more = ", plus confirmations; seeds differ by a factor of 3" if config.stop_measure == "training" else ""
+    return f"{takes}: at {rate:,.0f} a second it is reached in about {duration(remaining / rate)}{more}"
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:

@@ -52,7 +52,7 @@ class WeightsArguments:
     run: Operand[RunPath]
     """Folder of the run, latest: the newest below runs/, zoo:NAME: an agent that ships, or the URL of a copy."""
     weights: WeightsName = "auto"
-    """best: of the best evaluation, or of the best training return in a run without evaluations. latest: of the last
+    """best: of the best evaluation, or before the first one of the best training return. latest: of the last
     checkpoint. A number: of the checkpoint of this update. auto: best if there is one."""
     trust_imports: bool = False
     """Import the modules that the settings of the run name, and run their code."""

@@ -12,7 +12,7 @@ from shared.types import EpisodeStats, GradientReport
 class TrainingReturns:
     """The mean return of training, over the same number of episodes of each environment.
 
-    It crosses the target of a run, and chooses the best weights of one without evaluations.
+    It crosses the target of a run, and chooses its best weights before an evaluation does.
 
     Short episodes end first, so the first 100 of many environments are biased, and environments that began together
     stay in phase. The last episode of an environment has each length with the probability of that length, if there was

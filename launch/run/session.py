@@ -81,7 +81,7 @@ class TrainingSession:
             self._resume()
         if after is not None:
             self._count_death(after)
-        elif (warning := annealing_warning(config)) is not None:
+        if (warning := annealing_warning(config)) is not None:
             self.log(f"warning: {warning}")
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
         self._executor = make_executor(self.learner.next_actor_id)
@@ -299,9 +299,10 @@ class TrainingSession:
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
-        if not (self.evaluations.every_frames and self._best.by_evaluation):
+        by_training = not (self.evaluations.every_frames and self._best.by_evaluation)
+        if by_training and self.evaluations.confirmed is None:
             # Before the first evaluation, and without regular ones, the best weights are those with the best training
-            # return at a checkpoint.
+            # return at a checkpoint. Those that confirmed the target stay.
             self._best.keep_if_best(learner.snapshot(), self.evaluations.returns.mean, TRAINING)
         try:
             self._checkpoints.save(learner.version)

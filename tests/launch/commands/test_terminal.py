@@ -242,6 +242,10 @@ def test_after_ten_seconds_a_run_says_what_to_expect_once() -> None:
     empty = Progress(elapsed_seconds=10.5)
     reached = ": at 1,000 a second it is reached in about 0:12:00, plus confirmations; seeds differ by a factor of 3"
     assert expectations("pong", replace(PONG, seed=7), at[0], empty, *at[1:]) == [TAKES + reached]
+    # Its evaluations are no confirmations.
+    begun = (replace(progress, agent_steps=0) for progress in at)
+    (line,) = expectations("cartpole", PRESETS["cartpole"].config, *begun)
+    assert line.endswith("it is reached in about 0:03:23")
     short = replace(PONG, total_frames=4 * USUAL - 1)
     assert expectations("pong", short, *at) == [f"{TAKES}, and --total-frames {4 * USUAL - 1} ends the run before that"]
 

@@ -83,8 +83,11 @@ def test_training_measures_the_best_weights_until_an_evaluation_does(cartpole: R
     for run, evaluation in enumerate((rare, often, rare)):
         config = replace(cartpole, total_frames=3_000 * (run + 1), evaluation=evaluation)
         session(config, tmp_path, resume=run > 0).run()
-        with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
-            found.append((str(best["measure"]), int(best["version"])))
+        with np.load(tmp_path / "best.npz", allow_pickle=False) as file:
+            best = dict(file)
+        found.append((str(best["measure"]), int(best["version"])))
+        # Any mean return is higher.
+        np.savez(tmp_path / "best.npz", **best | {"mean_return": np.float64(-1.0)})
     (before, _), (by_evaluation, version), after = found
     assert before == "training" != by_evaluation
     assert after == (by_evaluation, version)
@@ -347,6 +350,16 @@ def test_a_confirmation_that_a_limit_waits_for_is_the_end(cartpole: RunConfig, t
     run.evaluations.confirmed = {"update": 3}
     run._stop_if_due()
     assert run._status == "return_reached"
+
+
+def test_the_weights_that_confirmed_stay_the_best(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
+    """Also if the mean return of training is higher at the end."""
+    mean = property(lambda _: TARGET + 50.0, lambda *_: None)
+    monkeypatch.setattr("launch.run.returns.TrainingReturns.mean", mean, raising=False)
+    summary, _ = train_to_target(replace(cartpole, total_frames=50_000), tmp_path, monkeypatch, TARGET + 20.0)
+    assert summary["status"] == "return_reached"
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert (best["mean_return"], best["version"]) == (TARGET + 20.0, summary["confirmed_crossing"]["update"])
 
 
 def test_a_failed_confirmation_does_not_become_the_best(cartpole: RunConfig, tmp_path: Path, monkeypatch) -> None:
