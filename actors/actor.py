@@ -22,6 +22,7 @@ from shared.types import (
     GradientReport,
     Heartbeat,
     NextCall,
+    Rollout,
     StageSeconds,
     WeightSnapshot,
 )
@@ -138,8 +139,7 @@ class Actor:
             vector = np.full(self._policy.layout.size, np.nan, np.float32)
             return RolloutGradient(vector, {}, steps, steps, non_finite=self._builder.non_finite)
         self._gradients.begin(rollout, snapshot.advantage_moments)
-        # Observations on a GPU are copied to the host.
-        of_observations = self._moments_of(np.asarray(rollout.observations[:-1])) if self._keeps_moments else None
+        of_observations = self._moments_of(rollout) if self._keeps_moments else None
         self._moments = of_observations, self._builder.return_moments
         return None
 
@@ -223,11 +223,14 @@ class Actor:
             return NextCall.WARM_UP
         return NextCall.ROLLOUT if self._gradients.rollout_is_done else NextCall.GRADIENT
 
-    def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
-        observations, _ = self._spec.split(observations)
-        parts, replaced = self._spec.parts, self._builder.replaced
+    def _moments_of(self, rollout: Rollout) -> Moments:
+        """Of the observations in which an action was taken, without replaced numbers."""
+        # Those on a GPU are copied to the host.
+        observations, _ = self._spec.split(np.asarray(rollout.observations[:-1]))
+        parts, replaced, acted = self._spec.parts, self._builder.replaced, rollout.mask > 0.5
         if replaced is not None:
-            observations = observations[~replaced]
+            acted &= ~replaced
+        observations = observations[acted]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def close(self) -> None:

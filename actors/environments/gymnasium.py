@@ -159,6 +159,9 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
             # Copies that were made before one that cannot be.
             closed_again = [lambda: undo.enter_context(make_env(config, render_mode))] * count
             vector = SyncVectorEnv(closed_again, autoreset_mode=mode, copy=False)
+            if len({id(environment.unwrapped) for environment in vector.envs}) < count:
+                problem = "gives one object for several copies; its constructor has to make a new one each time"
+                raise setting_error("environment.id", config.id, problem)
             undo.pop_all()
         return vector
     # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end with this
@@ -320,9 +323,19 @@ def _layers(environment: Any) -> Iterator[Any]:
 
 
 def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
-    """Options in the types that the parameters of `takers` have, by their annotations and defaults."""
-    parameters = _parameters(*takers)
-    return {name: option_of_type(value, _types(parameters.get(name))) for name, value in options.items()}
+    """Options in the types that the parameters of `takers` have, by their annotations and defaults.
+
+    A ConfigurationError for text where only numbers or truth values can be.
+    """
+    parameters, typed = _parameters(*takers), {}
+    for name, value in options.items():
+        types = _types(parameters.get(name))
+        typed[name] = option_of_type(value, types)
+        expected = types & {"int", "float", "bool"}
+        # An annotation that is a class is written <class 'int'>.
+        if expected and types <= {*expected, "None", "class"} and isinstance(typed[name], str):
+            raise setting_error("environment.options", f"{name} {value}", f"is no {' or '.join(sorted(expected))}")
+    return typed
 
 
 def _parameters(*takers: Any) -> dict[str, inspect.Parameter]:

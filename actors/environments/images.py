@@ -61,12 +61,13 @@ def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
 
 
 def with_parts(space: gymnasium.Space, observation: Any, change: Callable[[Any, gymnasium.Space], Any]) -> Any:
-    """An observation with `change(part, its space)` in place of each part. Missing parts stay missing."""
+    """An observation with `change(part, its space)` in place of each part. Missing and surplus parts stay so."""
     if isinstance(space, Dict) and isinstance(observation, Mapping):
         keys = [key for key in space.spaces if key in observation]
         return {key: with_parts(space[key], observation[key], change) for key in keys}
     if isinstance(space, Tuple) and isinstance(observation, tuple | list | np.ndarray):
-        return tuple(with_parts(inner, part, change) for inner, part in zip(space, observation, strict=False))
+        parts = (with_parts(inner, part, change) for inner, part in zip(space, observation, strict=False))
+        return (*parts, *observation[len(space.spaces) :])
     return change(observation, space)
 
 
@@ -138,7 +139,8 @@ def grey(image: ByteArray) -> ByteArray:
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """The axis of the channels, 2 if there is none; None if the array is no image."""
     if len(shape) in (2, 3) and min(shape[:2]) >= SMALLEST_SIDE:
-        return 2
+        # Of many channels, as of a long stack: the axis is the shorter one.
+        return 0 if len(shape) == 3 and shape[0] < shape[2] and min(shape) >= SMALLEST_SIDE else 2
     return 0 if len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE else None
 
 

@@ -86,7 +86,7 @@ class Actions:
             return {**description, "start": np.asarray(self._start).tolist()}
         # Not the ends that clip: float16's largest number is none that an infinity would be known by.
         bounds = cast(Box, self._space)
-        low, high = bounds.low.astype(np.float64), bounds.high.astype(np.float64)
+        low, high = _ends(bounds)
         return {**description, "low": json_bounds(low), "high": json_bounds(high)}
 
 
@@ -111,20 +111,28 @@ def json_bounds(values: npt.NDArray[Any]) -> Any:
     return ends.tolist()
 
 
+def _ends(space: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Lowest and highest values, ±inf without a bound, where Gymnasium has the largest number of an integer dtype."""
+    low = np.where(space.bounded_below, space.low.astype(np.float64), -np.inf)
+    return low, np.where(space.bounded_above, space.high.astype(np.float64), np.inf)
+
+
 def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
     """Middle, half of the width, lowest and highest value of each dimension of actions, float64.
 
     Actions are in units of half the range. Without two bounds they are passed unchanged, and one bound still clips.
     float64, because in float32 the width of a range may overflow.
     """
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    low, high = _ends(space)
     dtype: Any = space.dtype
-    # Integers and truth values have bounds.
-    limits = np.finfo(dtype if np.issubdtype(dtype, np.floating) else np.float64)
+    least: Any = space.low
+    most: Any = space.high
+    if np.issubdtype(dtype, np.floating):
+        least, most = np.finfo(dtype).min, np.finfo(dtype).max
     both = is_bound(low) & is_bound(high)
     first, last = np.where(both, low, -1.0), np.where(both, high, 1.0)
     middle, half = 0.5 * first + 0.5 * last, 0.5 * last - 0.5 * first
-    return middle, half, np.where(is_bound(low), low, limits.min), np.where(is_bound(high), high, limits.max)
+    return middle, half, np.where(is_bound(low), low, least), np.where(is_bound(high), high, most)
 
 
 def random_actions(
@@ -225,7 +233,7 @@ class Observations:
             _check_size(space, "numbers", _MAX_NUMBERS)
             low, high = np.zeros(space.shape), np.ones(space.shape)
             if isinstance(space, Box):
-                low, high = space.low, space.high
+                low, high = _ends(space)
                 self.notes += _reading_notes(space, path)
             yield _Part(path, low.ravel().astype(np.float32), high.ravel().astype(np.float32), _write_numbers)
         elif isinstance(space, Discrete | MultiDiscrete):

@@ -120,9 +120,10 @@ class ValidatedEnvironment(_Validation, gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
             if seed is not None:
-                # Gymnasium's reset seeds `np_random` only. A wrapper may have the only action space.
-                with suppress(AttributeError):
-                    self.unwrapped.action_space.seed(seed)
+                # Gymnasium's reset seeds `np_random` only. A wrapper may have the only space.
+                for name in ("action_space", "observation_space"):
+                    with suppress(AttributeError):
+                        getattr(self.unwrapped, name).seed(seed)
             result = self.env.reset(seed=seed, options=options)
         except KeyboardInterrupt:
             raise
@@ -269,8 +270,8 @@ def info_number(info: Any, name: str) -> float:
 
 def info_numbers(info: Any, name: str, count: int) -> Any:
     """The same of a vector environment's info: float64 [count]."""
-    values, present = _value_of(info, name)
     try:
+        values, present = _value_of(info, name)
         return np.broadcast_to(np.where(present, np.asarray(values, np.float64), nan), count)
     except (TypeError, ValueError):
         return np.full(count, nan)
@@ -279,11 +280,12 @@ def info_numbers(info: Any, name: str, count: int) -> Any:
 def _value_of(info: Any, name: str) -> tuple[Any, Any]:
     """A value of info, None if there is none, and whether it is there: bool [B], or True.
 
-    Gymnasium's info of vectors has this beside each value, by the value's name after an underscore.
+    Gymnasium's info of vectors has this beside each value, by the value's name after an underscore; a dictionary in it
+    has its own.
     """
     value, present = info, True
     for key in [name] if isinstance(info, Mapping) and name in info else name.split("."):
         if not isinstance(value, Mapping) or key not in value:
             return None, True
-        value, present = value[key], value.get(f"_{key}", True)
+        value, present = value[key], np.logical_and(present, value.get(f"_{key}", True))
     return value, present

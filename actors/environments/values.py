@@ -34,7 +34,7 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
             return _array_check(part, np.dtype(space.dtype), space.shape, None)
         case Discrete():
             start = int(space.start)
-            return _choice_check(part, start, start + int(space.n) - 1)
+            return _choice_check(part, start, start + int(space.n) - 1, space.dtype)
         case MultiDiscrete():
             return _array_check(part, space.dtype, space.shape, (space.start, space.start + space.nvec - 1))
         case MultiBinary():
@@ -65,14 +65,17 @@ def _tuple_check(checks: list[_Check], part: str) -> _Check:
     return check
 
 
-def _choice_check(part: str, first: int, last: int) -> _Check:
+def _choice_check(part: str, first: int, last: int, dtype: Any) -> _Check:
+    # NumPy casts int64 to signed dtypes only.
+    typed = None if np.issubdtype(dtype, np.signedinteger) else dtype.type
+
     def check(observation: Any) -> Any:
         if type(observation) is not int and type(observation) is not np.int64:
             expected = f"a whole number from {first} to {last}"
             observation = int(as_array(part, observation, np.dtype(np.int64), (), expected))
         if not first <= observation <= last:
             raise ValueError(f"{part} is {observation}, where its space has {first} to {last}")
-        return observation
+        return observation if typed is None else typed(observation)
 
     return check
 

@@ -195,15 +195,16 @@ from gymnasium.spaces import Box, Discrete
 
 class Draws(gymnasium.Env):
     def __init__(self):
-        self.observation_space, self.action_space, self.steps = Box(0, 1, (3,)), Discrete(1000), 0
+        self.observation_space, self.action_space, self.steps = Box(0, 1, (4,)), Discrete(1000), 0
 
     def reset(self, seed=None, options=None):
         return self.step(None)[0], {}
 
     def step(self, action):
-        drawn = random.random(), np.random.rand(), int(self.action_space.sample()) / 1000
+        of_space = float(self.observation_space.sample()[0])
+        drawn = random.random(), np.random.rand(), int(self.action_space.sample()) / 1000, of_space
         self.steps += 1
-        return np.array(drawn, np.float32), drawn[self.steps % 3], True, False, {}
+        return np.array(drawn, np.float32), drawn[self.steps // 2 % 4], True, False, {}
 
 gymnasium.register("Draws-v0", Draws)
 """

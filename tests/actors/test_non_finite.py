@@ -111,6 +111,9 @@ def test_the_last_observation_before_termination_is_unused(monkeypatch, settings
     assert numbers == [8, 6, 6, 6, 6, 8, 6, 6, 6, 6, 8, 6][: len(numbers)]
     for report, same in zip(found, finite, strict=True):
         np.testing.assert_array_equal(report.gradient, same.gradient)
+        assert (
+            report.observation_moments is None or report.observation_moments.number == same.observation_moments.number
+        )
 
 
 @pytest.mark.parametrize("settings", [{}, {"actor": REUSED}, {"network": LSTM}])

@@ -94,6 +94,16 @@ def test_copies_before_one_that_cannot_be_made_are_closed(monkeypatch: pytest.Mo
     assert open_ones == []
 
 
+def test_copies_are_not_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the batch would play it twice."""
+    one = CartPoleEnv()
+    monkeypatch.setitem(gymnasium.registry, "One-v0", EnvSpec("One-v0", lambda: one))
+    config = EnvironmentConfig(id="One-v0", frame_skip=1)
+    VectorEnvironment(config, 1).close()
+    with pytest.raises(ConfigurationError, match="One-v0: gives one object for several copies"):
+        VectorEnvironment(config, 2)
+
+
 class Shell(gymnasium.Env):
     """No wrapper of Gymnasium's, with statistics by name."""
 

@@ -91,6 +91,8 @@ def continuous(size: int) -> ActionSpec:
         # One bound clips, and the result has the dtype of the space: 0.3 in float32 is outside.
         (Box(np.array([0, -0.1]), np.array([np.inf, 0.3]), dtype=float), np.float32([-3, 3]), continuous(2), [0, 0.3]),
         (Box(-(2**63), 2**63 - 1, (1,), np.int64), np.float32([3]), continuous(1), [2**63 - 1]),
+        # Gymnasium has the dtype's ends in place of an infinity.
+        (Box(0, np.inf, (3,), np.int32), np.float32([-2, 0.6, 3]), continuous(3), [0, 1, 3]),
     ],
 )
 def test_actions_of_all_kinds(space: gymnasium.Space, actions: np.ndarray, spec: ActionSpec, taken: object) -> None:
@@ -146,6 +148,8 @@ def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, action
 def test_the_largest_number_of_a_dtype_is_no_bound() -> None:
     description = Actions(Box(-np.inf, 2.0, (2,), np.float16)).description()
     assert (description["low"], description["high"]) == ([None, None], [2.0, 2.0])
+    counters = config(Given(Box(0, np.inf, (2,), np.int32), TWO, [np.zeros(2, np.int32)]))
+    assert environment_spec(counters).observation_bounds == ((0.0, 0.0), (np.inf, np.inf))
 
 
 def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
@@ -174,6 +178,7 @@ def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
         (picture(7), {"greyscale": False}, (32, 32, 3), [7, 7, 7]),
         (np.moveaxis(picture(7), -1, 0), {"screen_size": 20}, (20, 20, 1), [7]),
         (picture(7)[..., :2], {"screen_size": 20}, (20, 20, 2), [7, 7]),
+        (np.full((17, 32, 32), 7, np.uint8), {"screen_size": 20}, (20, 20, 17), [7] * 17),
         # Thin lines stay visible, in proportion.
         (np.uint8(255) * (np.arange(32) == 31)[:, None].repeat(32, 1), {"screen_size": 16}, (16, 16, 1), [109]),
         (np.uint8(255) * (np.arange(32) == 30)[:, None].repeat(32, 1), {"screen_size": 16}, (16, 16, 1), [109]),

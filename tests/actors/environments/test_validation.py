@@ -87,6 +87,7 @@ def played(config: EnvironmentConfig, steps: int = 12) -> list[Any]:
         (Box(-1, 1, (1,), np.float32), 0.5, np.float32([0.5])),
         (Box(0, 255, (2, 1, 1), np.uint8), [[[1]], [[255]]], np.uint8([[[1]], [[255]]])),
         (Discrete(3, start=2), np.array([4]), np.int64(4)),
+        (Discrete(3, dtype=np.uint8), np.uint8(2), np.uint8(2)),
         (MultiDiscrete([2, 3]), [1, 2], np.array([1, 2])),
         (MultiBinary(2), np.array([True, False]), np.int8([1, 0])),
         (TWO, np.array([1e300, np.nan]), np.float32([np.inf, np.nan])),
@@ -251,6 +252,8 @@ def test_numbers_of_info(info: Any, name: str, number: float) -> None:
 def test_a_copy_of_a_vector_may_lack_a_number() -> None:
     info = {"x": np.array([1.0, 0.0]), "_x": np.array([True, False])}
     np.testing.assert_equal(info_numbers(info, "x", 2), [1.0, math.nan])
+    nested = {"goal": {"x": np.array([1.0, 0.0])}, "_goal": np.array([True, False])}
+    np.testing.assert_equal(info_numbers(nested, "goal.x", 2), [1.0, math.nan])
 
 
 def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +266,7 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
         seed: "int | None" = None,
         depth: "int | None" = 10,
         text: str = "",
+        fast: bool = False,  # noqa: ARG001
         **others: Any,
     ) -> gymnasium.Env:
         taken.update(level=level, limit=limit, code=code, seed=seed, depth=depth, text=text, **others)
@@ -286,5 +290,13 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
     taken.pop("render_mode", None)
     assert taken == {name: value for name, (_, value) in options.items()}
+    for name, value, expected in (
+        ("limit", "1,5", "float"),
+        ("level", "low", "int"),
+        ("depth", "deep", "int"),
+        ("fast", "2", "bool"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"--environment.options {name} {value}: is no {expected}"):
+            environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options={name: value}))
     texts = EnvironmentConfig(options={"limit": math.inf, "depth": None}).options
     assert texts == {"limit": "inf", "depth": None}

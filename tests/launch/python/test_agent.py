@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 from spaces import Given, registered
 from untrained_runs import untrained
@@ -90,6 +90,17 @@ SHAPES = {
         [3, 15, 0],
         [(0.5, "the observation of FrozenLake-v1")],
     ),
+    "two numbers": Shapes(
+        EnvironmentConfig(id="Pair-v0", frame_skip=1),
+        np.c_[one_hot(0, 1, 1, size=2), one_hot(1, 0, 1, size=2)],
+        [(np.array([0, 1, 1]), np.array([1, 0, 1]))],
+        [(0, 1), (1, 0), (1, 1)],
+        # Three observations, and one of three parts.
+        [
+            (wrong, "is a tuple of 3 .*, where a tuple of 2 is expected")
+            for wrong in ([(0, 1), (1, 0), (1, 1)], (0, 1, 1))
+        ],
+    ),
     # What is text may be left out.
     "images beside numbers": Shapes(
         EnvironmentConfig(id="Seen-v0", screen_size=None, frame_skip=1, greyscale=False, frame_stack=2),
@@ -117,8 +128,9 @@ def seen_environment() -> Iterator[None]:
     seen = {"camera": np.full((36, 36, 3), 200, np.uint8), "gear": 1, "word": "go"}
     registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
     registered("Pictures-v0", Given(space["camera"], Discrete(3), [seen["camera"]] * 9))
+    registered("Pair-v0", Given(Tuple((Discrete(2), Discrete(2))), Discrete(3), [(0, 1)] * 9))
     yield
-    for name in ("Seen-v0", "Pictures-v0"):
+    for name in ("Seen-v0", "Pictures-v0", "Pair-v0"):
         gymnasium.registry.pop(name)
 
 
