@@ -199,7 +199,7 @@ class EvaluationShare(NamedTuple):
 
     `number`: of the evaluation in the run. Its environments from `first` on, `size` of them, each play until `episodes`
     of their episodes have ended. Only the first call of an evaluation is sure to carry its weights: the receiver keeps
-    them, and ignores those of later calls.
+    them, and ignores those of later calls. `alone`: the run stops, and actors of a node without a share play nothing.
     """
 
     number: int
@@ -207,6 +207,7 @@ class EvaluationShare(NamedTuple):
     first: int
     size: int
     episodes: int
+    alone: bool = False
 
 
 class EvaluationPart(NamedTuple):

@@ -76,7 +76,8 @@ class GradientAggregator:
 
         After a quarter of --supervision.hang-seconds, or of --supervision.start-seconds if shorter, the result is a
         `Heartbeat`. Results have actor id 0. An incomplete sum is kept for the next call. `share` is the share of all
-        actors here; None pauses their evaluation. This process supervises the actors, the caller this process.
+        actors here; None pauses their evaluation. While it is `alone`, no rollout begins. This process supervises the
+        actors, the caller this process.
 
         An actor that has reported starts again at once, with the newest weights that this process has. The actor that
         completes a sum waits for the next call, whose weights may include that sum.
@@ -119,7 +120,7 @@ class GradientAggregator:
 
     def _assign_share(self, snapshot: WeightSnapshot, share: EvaluationShare | None) -> None:
         """Divide a share among the actors, or pause their evaluation."""
-        self._pool.share_of = lambda _: None
+        self._pool.share_of, self._pool.stopping = lambda _: None, False
         if share is None:
             return
         if share.number != self._evaluation_number:
@@ -131,12 +132,15 @@ class GradientAggregator:
             self._shares = EvaluationShares(self._evaluation, share, dict.fromkeys(actors, 1))
         if self._shares is not None:
             self._shares.whole = share
-            self._pool.share_of = self._shares.share
+            self._pool.share_of, self._pool.stopping = self._shares.share, share.alone
 
     def _record(self, *changes: Change) -> None:
         """Queue events for this call and the next ones; the first carries the number of lost rollouts."""
         for change in changes:
-            self._events.append(ChildEvent(0, change, self._pool.rollouts_lost))
+            shares = () if self._shares is None else self._shares.workers
+            had_share = isinstance(change, Failed) and change.actor_id in shares
+            evaluation = self._evaluation_number if had_share else None
+            self._events.append(ChildEvent(0, change, self._pool.rollouts_lost, evaluation))
             self._pool.rollouts_lost = 0
 
     def _is_complete(self) -> bool:

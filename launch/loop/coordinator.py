@@ -105,7 +105,7 @@ class Coordinator:
                     yield from self._take(completion)
                 case ChildEvent():
                     self._raise_if_first(completion.change)
-                    yield from self._pass_on(self.pool.on_child_event(completion), completion.actor_id)
+                    yield from self._pass_on(self.pool.on_child_event(completion), completion)
                 case Heartbeat():
                     self.pool.on_heartbeat(completion)
                     yield completion
@@ -162,14 +162,18 @@ class Coordinator:
         reason = f"no end after {evaluation.agent_steps:,} agent steps. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
-    def _pass_on(self, change: Change, aggregator: int | None = None) -> Iterator[Event]:
-        """Yield a change, and after a failure the loss of the evaluation that the failed worker had a share of."""
+    def _pass_on(self, change: Change, behind: ChildEvent | None = None) -> Iterator[Event]:
+        """Yield a change, and after a failure the loss of the evaluation that the failed actor had a share of.
+
+        `behind`: the event of the aggregator whose actor it is.
+        """
         yield change
-        if isinstance(change, Failed) and (evaluation := self._evaluation) is not None:
-            worker = change.actor_id if aggregator is None else aggregator
-            if worker in evaluation.workers:
-                self._evaluation = None
-                yield EvaluationLost("an actor with a share of the evaluation has ended", evaluation.agent_steps)
+        if not isinstance(change, Failed) or (evaluation := self._evaluation) is None:
+            return
+        number = evaluation.whole.number
+        if change.actor_id in evaluation.workers if behind is None else behind.evaluation == number:
+            self._evaluation = None
+            yield EvaluationLost("an actor with a share of the evaluation has ended", evaluation.agent_steps)
 
     def _raise_if_first(self, change: Change) -> None:
         # Usually an error in the environment's code, which no replacement repairs. After the first report it is known

@@ -56,12 +56,13 @@ Change = Failed | Replaced | Joined
 class ChildEvent(NamedTuple):
     """A change among the actors behind the id of a node's aggregator; its other actors go on.
 
-    `rollouts_lost` is an upper bound.
+    `rollouts_lost` is an upper bound. `evaluation`: the number of the one in which a failed actor had a share.
     """
 
     actor_id: int
     change: Change
     rollouts_lost: int = 0
+    evaluation: int | None = None
 
 
 CallResult = GradientReport | AggregatedReport | EvaluationPart | ChildEvent | Heartbeat
@@ -79,6 +80,8 @@ class Executor(ABC):
     aggregator and all actors there; its calls are completed by an `AggregatedReport`, `ChildEvent` or `Heartbeat`.
     """
 
+    aggregates = False
+    """True if ids stand for aggregators."""
     _weights: WeightSnapshot | None = None
     _target: WeightSnapshot | None = None
     _evaluation_weights: WeightSnapshot | None = None

@@ -88,12 +88,14 @@ class WorkerPool:
         """Dispatch a call to an actor without one.
 
         A rollout that is in no gradient yet is completed first: its agent steps are already played. Then comes a
-        share of an evaluation, also while the run stops.
+        share of an evaluation, also while the run stops. The actors of an aggregator complete theirs by themselves.
         """
-        watched = self._watched.setdefault(actor_id, _Watched())
-        share = None if watched.unfinished else self.share_of(actor_id)
+        watched, aggregates = self._watched.setdefault(actor_id, _Watched()), self._executor.aggregates
+        share = None if watched.unfinished and not aggregates else self.share_of(actor_id)
         if self.stopping and share is None and not watched.unfinished:
             return
+        if self.stopping and share is not None:
+            share = share._replace(alone=True)
         self._executor.dispatch(actor_id, share)
         watched.since, watched.evaluates = self._clock(), share is not None
 

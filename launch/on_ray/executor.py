@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnschedulableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import CallResult, Completion, Executor, Failed
@@ -244,8 +251,8 @@ class RayExecutor(Executor):
     def _failed(self, actor_id: int, error: RayError) -> Failed | None:
         """The failure of an actor; None if its node, which responds, may be about to end like its process."""
         lost = False
-        # The second: its node died before the process was there.
-        if isinstance(error, RayActorError | ActorUnschedulableError):
+        # The second: its node died before the process was there; the third: with a report that had not arrived.
+        if isinstance(error, RayActorError | ActorUnschedulableError | ObjectLostError):
             lost = self.has_lost_node(actor_id)
             if self._workers[actor_id].node and not lost and actor_id not in self._died:
                 self._died[actor_id] = error, time.monotonic() + DYING_SECONDS
@@ -280,6 +287,8 @@ def failure_reason(error: RayError) -> str:
         return OUT_OF_MEMORY
     if isinstance(error, ActorUnschedulableError):
         return "its process could not be placed on its node"
+    if isinstance(error, ObjectLostError):
+        return "its report was lost before it arrived"
     if not isinstance(error, RayActorError):
         return f"its rollout raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.

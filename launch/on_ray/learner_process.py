@@ -115,7 +115,7 @@ def run_learners(
 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
-        RayError: the run failed, or its learner died more often than it may.
+        RayError, TrainingFailedError: the run failed, or its learner died more often than it may.
         StoppedWithoutLearnerError: the run was stopped while it waited for nodes, or for another learner to be ready.
     """
     restarts = 0
@@ -139,9 +139,12 @@ def run_learners(
             raise StoppedWithoutLearnerError from None
         except RayTaskError as error:
             # It raised and its process lives: another one would raise the same.
-            if restarts == 0 and isinstance(error.cause, ConfigurationError):
+            if not isinstance(error.cause, ConfigurationError):
+                raise
+            if restarts == 0:
                 raise error.cause from None
-            raise
+            # There is something to keep by now, and Ray's error is a ConfigurationError, too.
+            raise TrainingFailedError(str(error.cause)) from error
         except (RayActorError, ActorUnschedulableError) as error:
             if stop.requested or restarts == _MAX_RESTARTS:
                 raise

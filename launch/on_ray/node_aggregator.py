@@ -55,6 +55,7 @@ class NodeAggregator(WorkerProcess):
 class AggregatingExecutor(RayExecutor):
     """An `Executor` whose actor ids stand for aggregators, one on each node. For arguments see `RayExecutor`."""
 
+    aggregates = True
     # Its call, of 7.5 seconds by default, and those of its actors.
     _close_seconds = 15.0
 

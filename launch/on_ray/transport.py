@@ -273,6 +273,19 @@ def pickled(message: Any) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
+# The far ends in this process. One that it forks, as an environment may, can live longer: the near end would not learn
+# of the death of this one.
+_opened = weakref.WeakSet[Channel]()
+
+
+def _close_opened() -> None:
+    for channel in _opened:
+        channel.close()
+
+
+os.register_at_fork(after_in_child=_close_opened)
+
+
 def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
     pid, reads, writes = address
@@ -280,7 +293,9 @@ def open_channel(address: ChannelAddress) -> Channel | None:
         # A connection is closed when nothing refers to it any more.
         incoming = Connection(_open_file(pid, reads, "pipe:", os.O_RDONLY), writable=False)
         outgoing = Connection(_open_file(pid, writes, "pipe:", os.O_WRONLY), readable=False)
-        return Channel(incoming, outgoing)
+        channel = Channel(incoming, outgoing)
+        _opened.add(channel)
+        return channel
     return None
 
 

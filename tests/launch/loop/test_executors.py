@@ -77,7 +77,7 @@ def test_a_sum_is_that_of_numpy_to_the_bit() -> None:
 def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
     # The limit on replacements is the run's.
     node = Node(actors=3, k=3, max_restarts=0)
-    assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == ChildEvent(0, Failed(2, "gone"), 1)
+    assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == ChildEvent(0, Failed(2, "gone"), 1, None)
     assert node.actors.tape[-4:] == ["dispatch 1", "remove 2", "add 4", "dispatch 4"]
     assert node.collect() == ChildEvent(0, Replaced(Failed(2, "gone"), 4))
     summed = node.collect(report(3, 1, 2.0, 0.0), report(4, 1, 4.0, 0.0))
@@ -121,6 +121,18 @@ def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
     node.collect(report(1, 2, 1.0, 1.0), version=9, share=share)
     node.collect(part(node.actors, 1), version=9, share=share)
     assert node.actors.tape == ["evaluate 1", "evaluate 1"]
+
+
+def test_actors_without_a_share_wait_while_the_run_stops() -> None:
+    node, share = Node(actors=2, k=2, hang_seconds=20.0), EvaluationShare(5, "sampled", 0, 1, 1, alone=True)
+    node.collect(report(2, 1, 1.0, 1.0), report(1, 1, 1.0, 1.0))
+    # Actor 2 has the share, and ends the rollout that was under way first.
+    assert isinstance(node.collect(report(2, 2, 1.0, 1.0), 6.0, share=share), Heartbeat)
+    assert node.actors.tape == ["publish evaluated 7", "evaluate 2"]
+    # Then the sum is completed.
+    node.collect(part(node.actors, 2, 3.0), share=share)
+    assert isinstance(node.collect(report(1, 2, 1.0, 1.0)), AggregatedReport)
+    assert sorted(node.actors.tape) == ["dispatch 1", "dispatch 2"]
 
 
 def test_a_part_of_an_evaluation_before_is_not_passed_on() -> None:

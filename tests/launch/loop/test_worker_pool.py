@@ -213,7 +213,7 @@ def test_actors_play_an_evaluation_in_shares_and_nothing_of_it_is_counted(cartpo
     assert not coordinator.evaluate("greedy", EVALUATION), "one at a time"
     # Rollouts that were under way when it was requested are taken in first.
     assert executor.tape == ["publish 2", "evaluate 0", "publish 3", "evaluate 1"]
-    assert [executor.shares[actor_id][2:] for actor_id in (0, 1)] == [(0, 10, 4), (10, 10, 4)]
+    assert [executor.shares[actor_id][2:5] for actor_id in (0, 1)] == [(0, 10, 4), (10, 10, 4)]
     sampled = learner.account.ledger.sampled
     for order in range(4):
         executor.completions += [part(executor, actor_id, *[float(order)] * 10, order=order) for actor_id in (1, 0)]
@@ -262,9 +262,21 @@ def test_an_evaluation_is_given_up_when_an_actor_dies_with_its_share(cartpole: R
 
 def test_a_node_that_loses_an_actor_gives_up_the_evaluation(cartpole: RunConfig) -> None:
     executor, events, coordinator, _ = evaluating(cartpole)
-    executor.completions += [ChildEvent(0, Failed(1_000_001, "gone"), 1)]
-    assert kinds(events, 2) == [Failed, EvaluationLost]
+    # Without a share in this evaluation, and with one.
+    executor.completions += [ChildEvent(0, Failed(1_000_001, "gone"), 1, number) for number in (None, 0, 1)]
+    assert kinds(events, 4) == [Failed, Failed, Failed, EvaluationLost]
     assert not coordinator.evaluates
+
+
+def test_a_node_plays_its_share_though_its_sum_is_incomplete(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = evaluating(cartpole)
+    executor.aggregates = True
+    for alone in (False, True):
+        executor.completions.append(Heartbeat(0, new_steps_follow=True))
+        assert kinds(events, 1) == [Heartbeat]
+        assert executor.tape[-1] == "evaluate 0"
+        assert executor.shares[0].alone == alone, "the run stops"
+        coordinator.stop()
 
 
 def test_a_part_of_an_evaluation_that_was_given_up_is_in_no_other(cartpole: RunConfig) -> None:

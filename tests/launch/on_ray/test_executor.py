@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
 from hand_driven import Clock, HandDrivenExecutor, report
-from ray.exceptions import ActorUnschedulableError, OutOfMemoryError, RayActorError
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, OutOfMemoryError, RayActorError
 
 from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed
@@ -101,7 +101,10 @@ def test_the_first_call_of_an_evaluation_brings_its_weights(cartpole: RunConfig,
 UNSCHEDULABLE = ActorUnschedulableError("The actor is not schedulable: its node is gone.")
 
 
-@pytest.mark.parametrize(("lost", "error"), [(False, RayActorError()), (True, RayActorError()), (True, UNSCHEDULABLE)])
+@pytest.mark.parametrize(
+    ("lost", "error"),
+    [(False, RayActorError()), (True, RayActorError()), (True, UNSCHEDULABLE), (True, ObjectLostError("1", "2", "3"))],
+)
 def test_a_node_may_end_moments_after_its_actors(
     lost: bool, error: Exception, cartpole: RunConfig, ray: FakeRay, monkeypatch
 ) -> None:

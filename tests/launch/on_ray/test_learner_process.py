@@ -91,7 +91,7 @@ def run(cartpole: RunConfig, fake_ray: FakeRay, tmp_path, monkeypatch) -> Callab
         first = LearnerStart(cartpole, environment_spec(cartpole.environment), tmp_path, placement, False, 0.0)
         try:
             return learner_process.run_learners(first, watch, say, stop), starts
-        except (ConfigurationError, ray.exceptions.RayError) as error:
+        except (ConfigurationError, TrainingFailedError, ray.exceptions.RayError) as error:
             return error, starts
 
     return run_learners
@@ -124,13 +124,13 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_
         ([(5, raised(FileNotFoundError("no file")))], False, ray.exceptions.RayError),
         # Only the first can find that a run cannot start: later there is something to keep.
         ([(0, raised(ConfigurationError("no game")))], False, ConfigurationError),
-        ([(120, DIED), (120, raised(ConfigurationError("no game")))], False, ray.exceptions.RayError),
+        ([(120, DIED), (120, raised(ConfigurationError("no game")))], False, TrainingFailedError),
     ],
 )
 def test_a_learner_without_a_successor_is_an_error(learners: list, interrupt: bool, error: type, run: Callable) -> None:
     result, starts = run(*learners, interrupt=interrupt)
     assert isinstance(result, error)
-    assert isinstance(result, ray.exceptions.RayError) == (error is not ConfigurationError)
+    assert isinstance(result, ConfigurationError) == (error is ConfigurationError)
     assert len(starts) == len(learners)
 
 

@@ -41,7 +41,7 @@ from shared.types import AggregatedReport, EpisodeStats, GradientReport, Heartbe
 
 # Echoes messages, and ends within a reply when it is requested.
 _ECHO = """
-import os, sys
+import os, sys, time
 from launch.on_ray.transport import ChannelAddress, open_channel, pickled
 channel = open_channel(ChannelAddress(*map(int, sys.argv[1:])))
 if channel is None:
@@ -57,6 +57,13 @@ while True:
         # Half of the header of a message.
         os.write(raw, b"ha")
         os._exit(5)
+    if message == "fork":
+        if child := os.fork():
+            channel.send(pickled(child))
+            os._exit(6)
+        os.close(raw)
+        time.sleep(60)
+        os._exit(0)
     channel.send(pickled(message))
 """
 
@@ -98,6 +105,18 @@ def test_messages_go_both_ways_and_the_far_end_learns_of_the_close() -> None:
         connection.close()
         assert process.wait(60) == 4
     assert open_ends(pipes) == 0
+
+
+def test_the_death_of_a_process_shows_although_one_that_it_forked_lives() -> None:
+    connection = LocalConnection()
+    with echo(connection.address) as process:
+        channel = opened(connection)
+        channel.send(pickled("fork"))
+        child = channel.receive()
+        with pytest.raises(EOFError):
+            channel.receive()
+        os.kill(child, signal.SIGKILL)
+        assert process.wait(60) == 6
 
 
 def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,15 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
     assert holder_of(tmp_path) is None
     with lock_folder(tmp_path):
         assert holder_of(tmp_path).pid == os.getpid(), "the name of the process before is gone"
+
+
+def test_a_process_that_the_holder_forked_does_not_hold_it(tmp_path: Path) -> None:
+    fork = "import os, time; child = os.fork(); child or time.sleep(60); print(child, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", f"{HOLD}; {fork}", str(tmp_path)], stdout=subprocess.PIPE) as process:
+        child = int(process.stdout.readline())
+        process.wait()
+        assert holder_of(tmp_path) is None
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
