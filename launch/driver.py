@@ -22,7 +22,7 @@ import msgspec
 
 from launch.interrupts import Interrupts, StopRequest, take_all
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
-from launch.processes import module_command, module_environment
+from launch.processes import module_command, module_environment, of_this_process
 from launch.run.events import Event
 from launch.run.modules import trust_environment
 from launch.tensorflow_setup import set_tensorflow_variables
@@ -67,6 +67,7 @@ def train_in_process(
                 env=module_environment(),
                 pass_fds=[there.fileno()],
             )
+        of_this_process(here)
         _send(here, (plain, folder.absolute(), options, words))
         outcome = _follow(here, process, on_event, stop or StopRequest())
     code = process.wait()

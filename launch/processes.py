@@ -4,11 +4,38 @@ import gc
 import os
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 _PROJECT = str(Path(__file__).resolve().parents[1])
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Closable)
+_OF_THIS_PROCESS = weakref.WeakSet[_Closable]()
+
+
+def of_this_process(resource: _T) -> _T:
+    """A lock or a connection whose end tells others of the death of this process.
+
+    It is closed in a process that this one forks, as an environment or a user's program may: that one can live longer.
+    """
+    _OF_THIS_PROCESS.add(resource)
+    return resource
+
+
+def _close_in_fork() -> None:
+    for resource in _OF_THIS_PROCESS:
+        resource.close()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
 
 
 @contextmanager

@@ -44,6 +44,8 @@ class Display:
     def __init__(self, config: RunConfig, console: Console, preset: str = "") -> None:
         self._config = config
         self._console = console
+        # Rich draws nothing again on a dumb terminal.
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
         # None once the line about it has been shown.
         self._usual = usual_agent_steps(preset, config)
         # The last progress of actors that have reported.
@@ -54,7 +56,7 @@ class Display:
         self._failed = self._ended = False
 
     def __enter__(self) -> "Display":
-        if self._console.is_terminal:
+        if self._is_live:
             self._show(self._live.start)
         return self
 
@@ -68,7 +70,7 @@ class Display:
                 self.message(text)
             case Preparing(text):
                 # A pipe or a log has the messages, which remain true.
-                if self._console.is_terminal and self._shown is None:
+                if self._is_live and self._shown is None:
                     self.wait_for(text)
             case Started(actors=actors, config=config):
                 text = f"starting {actors} actor{'s' * (actors > 1)}"
@@ -89,7 +91,7 @@ class Display:
 
     def wait_for(self, text: str) -> None:
         """Show a text with the seconds since the first one, until there is progress or another text."""
-        if not self._console.is_terminal:
+        if not self._is_live:
             self.message(f"{text}…")
             return
         self._waiting = text
@@ -122,7 +124,7 @@ class Display:
             names = [name for name in _MEASURED if not getattr(progress, name)]
             progress = replace(progress, **{name: getattr(self._shown, name) for name in names})
         self._shown = progress
-        if self._console.is_terminal:
+        if self._is_live:
             # The last table stays on the screen.
             self._live.transient = False
         elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:

@@ -76,7 +76,13 @@ def stop(arguments: StopArguments) -> None:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
-    os.kill(holder.pid, signal.SIGINT)
+    try:
+        os.kill(holder.pid, signal.SIGINT)
+    except PermissionError as error:
+        raise setting_error("run", folder, f"process {holder.pid} is of another user, who can stop it") from error
+    except ProcessLookupError:
+        # It has just ended.
+        pass
     print_line(console, f"requested process {holder.pid} to finish and save; a second tributary stop ends it at once")
     while holder_of(folder) == holder:
         time.sleep(_LOCK_POLL_SECONDS)

@@ -30,6 +30,7 @@ from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import Result, train
 from shared.errors import TrainingFailedError, setting_error
 
+_MAX_SEEDS = 1_000
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
 
@@ -116,8 +117,9 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-        if not numbers:
-            raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
+        if not numbers or len(seeds) + len(numbers) > _MAX_SEEDS or numbers[-1] >= 2**31:
+            problem = f"must be seeds like 1,2,3 or 1-10, at most {_MAX_SEEDS:,} and below {2**31:,}"
+            raise setting_error("seeds", text, problem)
         seeds += numbers
     return list(dict.fromkeys(seeds))
 
@@ -129,10 +131,12 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     """
     console, code = Console(), EXIT_DONE
     paths = {seed: folder / f"seed-{seed}" for seed in seeds}
+    # A refused one is known before the first one trains.
+    runs_of_seeds = {seed: _resolve_seed(arguments, seed, path, console) for seed, path in paths.items()}
     with Interrupts() as interrupts, interrupts.training():
-        for seed, path in paths.items():
-            print_line(console, f"seed {seed}: {path}")
-            code = max(code, _train_seed(arguments, seed, path, console, interrupts))
+        for seed, run in runs_of_seeds.items():
+            print_line(console, f"seed {seed}: {paths[seed]}")
+            code = max(code, _train_seed(run, paths[seed], console, interrupts))
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break
@@ -150,7 +154,7 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     return code
 
 
-def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, interrupts: Interrupts) -> int:
+def _resolve_seed(request: TrainRequest, seed: int, path: Path, console: Console) -> ResolvedRun:
     settings = {**request.settings, "seed": seed}
     run = resolve_request(replace(request, settings=settings, run_dir=path, name=None))
     folder = RunFolder(path)
@@ -169,6 +173,10 @@ def _train_seed(request: TrainRequest, seed: int, path: Path, console: Console, 
         # The command names these, in a preset or a file.
         with imports_permitted(*run.config.environment.modules):
             run = resolve_request(TrainRequest(None, settings, resume=str(path)))
+    return run
+
+
+def _train_seed(run: ResolvedRun, path: Path, console: Console, interrupts: Interrupts) -> int:
     with Display(run.config, console, run.preset) as display:
         try:
             return _exit_code(train_in_process(run.config, path, display.show, stop=interrupts, **run.options))

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from launch.loop.executor import NO_GRADIENT, CallResult
+from launch.processes import of_this_process
 from shared.types import AggregatedReport, EvaluationShare, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
@@ -273,19 +274,6 @@ def pickled(message: Any) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
-# The far ends in this process. One that it forks, as an environment may, can live longer: the near end would not learn
-# of the death of this one.
-_opened = weakref.WeakSet[Channel]()
-
-
-def _close_opened() -> None:
-    for channel in _opened:
-        channel.close()
-
-
-os.register_at_fork(after_in_child=_close_opened)
-
-
 def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
     pid, reads, writes = address
@@ -293,9 +281,7 @@ def open_channel(address: ChannelAddress) -> Channel | None:
         # A connection is closed when nothing refers to it any more.
         incoming = Connection(_open_file(pid, reads, "pipe:", os.O_RDONLY), writable=False)
         outgoing = Connection(_open_file(pid, writes, "pipe:", os.O_WRONLY), readable=False)
-        channel = Channel(incoming, outgoing)
-        _opened.add(channel)
-        return channel
+        return of_this_process(Channel(incoming, outgoing))
     return None
 
 

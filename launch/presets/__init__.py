@@ -107,12 +107,15 @@ def usual_agent_steps(preset: str, config: RunConfig) -> int | None:
     return PRESETS[preset].usual_agent_steps if same else None
 
 
-def preset_for(environment_id: str) -> str:
-    """The preset of an environment; for an environment without one, `atari`, `images` or `vectors`."""
+def preset_for(environment_id: str, environment: EnvironmentConfig | None = None) -> str:
+    """The preset of an environment; for an environment without one, `atari`, `images` or `vectors`.
+
+    `environment`: further settings of it, on which its observations may depend.
+    """
     # Not at the top: help and the list of presets do without Gymnasium, a tenth of a second.
     from actors.environments import environment_spec
 
-    config = EnvironmentConfig(id=environment_id, frame_skip=1)
+    config = replace(environment or EnvironmentConfig(), id=environment_id, frame_skip=1)
     import_modules(config.modules)
     presets = _OF_THE_DEFAULT | _OF_TASKS
     for name, preset in presets.items():

@@ -183,6 +183,8 @@ class Training:
         self._started, self._ended = threading.Event(), threading.Event()
         self._stop = StopRequest()
         self._error: BaseException | None = None
+        # That of the callbacks.
+        self._thread: int | None = None
         # Recorded numbers that no row has yet, and the last row.
         self._unwritten: dict[str, float] = {}
         self._row: dict[str, Any] = {}
@@ -204,6 +206,8 @@ class Training:
         row = {str(name): float(value) for name, value in numbers.items()}
         self._unwritten |= row
         self._stop.numbers.update(row)
+        if not self.running:
+            self._write_late()
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until the run has ended, at most `timeout` seconds. Returns the run, done or stopped.
@@ -212,8 +216,11 @@ class Training:
             ConfigurationError: it could not start.
             TrainingFailedError: it failed, or was stopped before it trained.
             TimeoutError: it goes on.
+            RuntimeError: called by `on_row` or `on_event`, for whose return the run waits.
             Exception: the error of `on_row` or `on_event`, after which the run was stopped and saved.
         """
+        if self.running and threading.get_ident() == self._thread:
+            raise RuntimeError("wait() in a callback would wait for the callback itself")
         if not self._ended.wait(timeout):
             raise TimeoutError(f"the run in {self.path} goes on")
         if self._error is not None:
@@ -238,6 +245,7 @@ class Training:
 
     def follow(self) -> None:
         """Train until the run has ended. `wait` raises its errors."""
+        self._thread = threading.get_ident()
         console = Console(force_terminal=False, force_jupyter=False, quiet=not self._progress)
         try:
             with Display(self._run.config, console, self._run.preset) as display:
@@ -274,12 +282,17 @@ class Training:
             )
         except TrainingFailedError as error:
             raise TrainingFailedError(f"{error} ({self.path})") from error
-        if self._unwritten and self._row:
-            # Readers take the later one of two rows with the same frames.
-            late = {OWN + name: value for name, value in self._unwritten.items()}
-            append_line(RunFolder(self.path).metrics, to_json(self._row | late).encode() + b"\n")
+        self._write_late()
         if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
+
+    def _write_late(self) -> None:
+        """Write a copy of the last row with the numbers that came after it."""
+        if self._unwritten and self._row:
+            # Readers take the later one of two rows with the same frames.
+            self._row = self._row | {OWN + name: value for name, value in self._unwritten.items()}
+            self._unwritten = {}
+            append_line(RunFolder(self.path).metrics, to_json(self._row).encode() + b"\n")
 
 
 def _is_false(returned: object) -> bool:

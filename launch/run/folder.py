@@ -25,7 +25,7 @@ from launch.provenance import provenance, revision, versions
 from launch.run.lock import LOCK_FILE, holder_of, lock_folder
 from launch.run.modules import check_imports, imported_digests, module_digests, trust_environment
 from shared.config import EnvironmentConfig, RunConfig
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 from shared.seeds import ACTOR_SEED_RULE, EPISODE_SEED_RULE, Purpose
 
 if TYPE_CHECKING:
@@ -106,9 +106,11 @@ class RunFolder:
     def discard_without_checkpoint(self) -> None:
         """Remove the folder that a process left that was killed before its first checkpoint.
 
-        It can be neither resumed nor used. That of a process that runs stays.
+        It can be neither resumed nor used. That of a process that runs stays, and so does one of another program: some
+        have a config.json, too.
         """
-        if self.settings_file.is_file() and not self.has_checkpoint and holder_of(self.path) is None:
+        is_a_runs = read_object(self.settings_file).keys() >= {"environment", "actor", "learner"}
+        if is_a_runs and not self.has_checkpoint and holder_of(self.path) is None:
             self.discard()
 
     def as_trained(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
@@ -150,7 +152,7 @@ class RunFolder:
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, ConfigurationError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
 

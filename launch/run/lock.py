@@ -4,7 +4,6 @@ import fcntl
 import os
 import socket
 import time
-import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -13,21 +12,12 @@ import msgspec
 
 from launch.machine import machine_id
 from launch.output import quoted
+from launch.processes import of_this_process
 from shared.errors import ConfigurationError
 
 LOCK_FILE = ".lock"
-# The locks of this process. One that it forks, as an environment may, can live longer, and must not hold them.
-_held = weakref.WeakSet[IO[bytes]]()
 # The look of `holder_of` at a lock takes less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
-
-
-def _release_held() -> None:
-    for file in _held:
-        file.close()
-
-
-os.register_at_fork(after_in_child=_release_held)
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -67,8 +57,7 @@ def lock_folder(folder: Path) -> IO[bytes]:
         except OSError as error:
             raise ConfigurationError(f"folder {folder} cannot be locked and written to: {error.strerror}") from error
         undo.pop_all()
-        _held.add(file)
-        return file
+        return of_this_process(file)
 
 
 def _lock(file: IO[bytes]) -> None:

@@ -61,8 +61,11 @@ def run_path(text: str) -> Path:
     if text.startswith(zoo.PREFIX):
         return zoo.agent_folder(text)
     path = typed_path(text)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:
+        raise setting_error("run", text, f"cannot be looked at: {error.strerror}") from error
     if text == LATEST:
         # A seed or a trial, where several runs share a folder.
         newest_first = run_folders(_RUNS)

@@ -122,7 +122,9 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             options_of = zip(words[::2], words[1::2], strict=True)
             values.setdefault(name, {}).update({option: read_option(value) for option, value in options_of})
         elif get_origin(options[name]) is tuple:
-            values[name] = read_value(name, options[name], [*following(attached)])
+            # Of sizes the last ones count; names, as of wrappers, are added.
+            before = () if get_args(options[name])[0] in (int, float) else values.get(name, ())
+            values[name] = (*before, *read_value(name, options[name], [*following(attached)]))
         else:
             text = next(following(attached), None)
             if text is None:

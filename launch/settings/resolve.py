@@ -23,6 +23,8 @@ from shared.registry import import_modules
 
 # Ids have a version, a module or a namespace.
 _ID = re.compile(r"-v\d+$|[:/]")
+# The settings, beside the id, on which the observations of an environment depend.
+_OF_OBSERVATIONS = ("options", "wrappers", "imports", "action_mask", "vectorization")
 # A part of the name of a folder.
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -93,7 +95,10 @@ def _with_id(request: TrainRequest) -> TrainRequest:
     if word is None or request.resume is not None:
         return request
     if _ID.search(word):
-        return replace(request, preset=None, settings={"environment.id": word, **request.settings})
+        typed = request.settings.get("environment.id", word)
+        if typed != word:
+            raise setting_error("environment.id", typed, f"{word} is an environment, too; leave one out")
+        return replace(request, preset=None, settings={**request.settings, "environment.id": word})
     check_preset(word)
     return request
 
@@ -142,6 +147,9 @@ def resolve_request(request: TrainRequest) -> ResolvedRun:
     with imports_permitted(*modules_of(request.settings)):
         base = _of_new_run(request) if request.resume is None else _of_resumed_run(request)
     config = changed_by_hand(base.config, request.settings)
+    of_many = request.settings.get("actor.epochs_of_many")
+    if of_many is not None and config.actor.total_environments is None:
+        raise setting_error("actor.epochs_of_many", of_many, "is for --actor.total-environments; leave it out")
     if base.resume is not None:
         _check_resumed(base.config, config)
     if base.start_from is not None and base.start_from.is_dir():
@@ -291,16 +299,22 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         # They may register the id that a preset is looked up by.
         import_modules(modules_of(settings))
         if preset is None and "environment.id" in settings:
-            preset = choice = preset_for(str(settings["environment.id"]))
+            chosen = {name: settings[name] for part in _OF_OBSERVATIONS if (name := f"environment.{part}") in settings}
+            environment = with_settings(RunConfig(), chosen).environment
+            preset = choice = preset_for(str(settings["environment.id"]), environment)
         config = PRESETS[preset or DEFAULT_PRESET].config
     run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=choice is not None)
     if file is None or file.whole:
         return run
     # A file of `tributary config` has the derived setting and its source: then the derived one is not a choice.
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
+    # Where the line has another environment, that of the file decides on nothing.
+    read = {
+        name: value for name, value in file.settings.items() if name not in {"environment.id"} & {*request.settings}
+    }
     with errors_of(file.path):
-        changed = with_settings(config, _with_frame_skip(config, file.settings))
-        values = {name: attrgetter(name) for name in file.settings}
+        changed = with_settings(config, _with_frame_skip(config, read))
+        values = {name: attrgetter(name) for name in read}
         edited = [name for name, of in values.items() if of(changed) != of(config)]
         # A file of `tributary config` for another preset has defaults without an effect here.
         choices = [name for name in edited if values[name](changed) != values[name](RunConfig())]

@@ -53,6 +53,7 @@ MISTAKES = {
     "not divide --actor.environments 4: with a memory",
     "train a3c --aggregation node --learner.max-policy-lag 1": "leave --learner.max-policy-lag out",
     "train a3c --aggregation node --executor inline": "--aggregation node: is for --executor ray",
+    "train a3c --address 10.0.0.5:6379 --executor inline": "--address 10.0.0.5:6379: is for --executor ray",
     # Options of an environment's constructor.
     "train cartpole --environment.options sutton_barto_rewrd true": "--environment.options sutton_barto_rewrd True: "
     "CartPole-v1 takes no such option; did you mean sutton_barto_reward?",

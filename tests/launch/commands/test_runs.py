@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -134,3 +135,13 @@ def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, r
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert f"runs on {host}, process {os.getpid()}: stop it there" in refused(f"stop {tmp_path}")
     lock.close()
+
+
+def test_a_run_of_another_user_is_not_stopped(tmp_path: Path, monkeypatch, refused: Callable[[str], str]) -> None:
+    with lock_folder(tmp_path):
+        monkeypatch.setattr("launch.commands.runs.os.kill", Mock(side_effect=PermissionError))
+        assert f"process {os.getpid()} is of another user" in refused(f"stop {tmp_path}")
+
+
+def test_a_name_that_is_too_long_is_one_line(refused: Callable[[str], str]) -> None:
+    assert "cannot be looked at: File name too long" in refused(f"evaluate {'x' * 300}")

@@ -221,6 +221,16 @@ def test_no_table_of_zeros_before_the_actors_report(
     assert "too late" not in shown_by(console)
 
 
+def test_a_dumb_terminal_has_lines_like_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = screen()
+    with Display(PONG, console) as display:
+        display.show(Started("runs/a", PONG, 2))
+        display.update(LARGE)
+    assert "starting 2 actors" in shown_by(console)
+    assert "agent steps" in shown_by(console)
+
+
 def expectations(preset: str, config: RunConfig, *updates: Progress) -> list[str]:
     """The lines of a run about what to expect, after these updates."""
     console = screen(terminal=False)

@@ -128,6 +128,17 @@ def test_numbers_that_come_after_the_last_row_are_in_a_copy_of_it(make: Make, tm
     under_way.wait()
     (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line) == {"frames": 8, "own/in_a_row": 1.0, "own/late": 2.5, "own/later": 3.0}
+    under_way.record({"after_the_end": 4.0})
+    *_, line = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert (json.loads(line)["own/after_the_end"], json.loads(line)["own/late"]) == (4.0, 2.5)
+
+
+@pytest.mark.timeout(60)
+def test_a_callback_cannot_wait_for_itself(make: Make) -> None:
+    under_way = make(Run("frames_reached"), None, lambda _, training: training.wait())
+    under_way.follow()
+    with pytest.raises(RuntimeError, match="would wait for the callback itself"):
+        under_way.wait()
 
 
 def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

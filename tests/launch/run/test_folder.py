@@ -46,6 +46,24 @@ def test_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
     assert (tmp_path / "other" / "learned" / "config.json").is_file()
 
 
+def test_a_folder_of_another_program_is_not_discarded(tmp_path: Path) -> None:
+    """Whose settings are in a config.json, too."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    RunFolder(tmp_path).discard_without_checkpoint()
+    assert tmp_path.is_dir()
+    RunFolder(tmp_path).write_config(PRESETS["cartpole"].config)
+    RunFolder(tmp_path).discard_without_checkpoint()
+    assert not tmp_path.exists()
+
+
+def test_settings_that_are_refused_today_name_their_run(tmp_path: Path) -> None:
+    RunFolder(tmp_path).write_config(PRESETS["cartpole"].config)
+    text = RunFolder(tmp_path).settings_file.read_text()
+    RunFolder(tmp_path).settings_file.write_text(text.replace('"keep": ', '"keep": -'))
+    with pytest.raises(ConfigurationError, match=f"^--resume {tmp_path}: config.json .* --checkpoint.keep -"):
+        RunFolder(tmp_path).read_settings()
+
+
 def test_a_resume_by_another_version_is_one_line(tmp_path: Path) -> None:
     run, config = RunFolder(tmp_path), PRESETS["cartpole"].config
     run.write_config(config)

@@ -7,10 +7,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import hypothesis
 import msgspec
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,3 +225,13 @@ def test_the_preset_of_an_environment() -> None:
     name = registered("Pictures-v0", Given(image, Discrete(2), [image.sample()]))
     expected = PRESET_OF | {name: "images"}
     assert {environment_id: preset_for(environment_id) for environment_id in expected} == expected
+
+
+def test_the_preset_of_an_environment_depends_on_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*, pixels: bool = False, **_: Any) -> gymnasium.Env:
+        space = Box(0, 255, (40, 40, 3), "uint8") if pixels else Box(0, 1, (2,))
+        return Given(space, Discrete(2), [space.sample()])
+
+    monkeypatch.setitem(gymnasium.registry, "Either-v0", EnvSpec("Either-v0", make))
+    for options, preset in (({}, "vectors"), ({"environment.options": {"pixels": True}}, "images")):
+        assert resolve_request(TrainRequest("Either-v0", options)).preset == preset

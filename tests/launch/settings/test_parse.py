@@ -101,6 +101,10 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
         ("x --steps 3 y --fast z", Arguments(words=("x", "y", "z"), steps=3, fast=True)),
         # The last of several counts.
         ("--sizes 1 2 --sizes 3 --steps 1 --steps 2", Arguments(sizes=(3,), steps=2)),
+        (
+            "--environment.wrappers a:B --environment.wrappers c:D e:F",
+            Arguments(settings={"environment.wrappers": ("a:B", "c:D", "e:F")}),
+        ),
         # Flags may be given their values.
         ("--fast", Arguments(fast=True)),
         ("--fast=False", Arguments(fast=False)),

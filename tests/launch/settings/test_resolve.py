@@ -132,8 +132,21 @@ def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> No
         (TrainRequest("a3c", typed), 4),
         (TrainRequest(config=file, settings={"environment.frame_skip": 2}), 2),
         (TrainRequest("a3c", {"environment.id": "ALE/Breakout-v5"}), 4),
+        (TrainRequest(config=file, settings={"environment.id": "ALE/Breakout-v5", "network.name": "a3c_cnn"}), 4),
     ):
         assert resolve_request(request).config.environment.frame_skip == frame_skip, request
+
+
+def test_a_line_names_one_environment() -> None:
+    assert resolve_request(TrainRequest("CartPole-v1", {"environment.id": "CartPole-v1"})).preset == "cartpole"
+    with pytest.raises(ConfigurationError, match=r"^--environment\.id Acrobot-v1: CartPole-v1 is an environment, too"):
+        resolve_request(TrainRequest("CartPole-v1", {"environment.id": "Acrobot-v1"}))
+
+
+def test_epochs_of_many_actors_need_shared_environments() -> None:
+    for preset, changed in (("a3c", {}), ("pong", {"actor.environments": 16})):
+        with pytest.raises(ConfigurationError, match=r"^--actor\.epochs-of-many 3: is for --actor\.total-env"):
+            resolve_request(TrainRequest(preset, {**changed, "actor.epochs_of_many": 3}))
 
 
 def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) -> None:
