@@ -38,6 +38,9 @@ def finish(part: Path, path: Path) -> None:
     elif _is_stream(path):
         path.write_bytes(part.read_bytes())
     else:
+        # After a power loss some file systems have the new name without the content.
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
         part.replace(os.path.realpath(path))
 
 

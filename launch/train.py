@@ -28,7 +28,7 @@ from launch.run.events import Event, Message, Preparing, Progressed, Started, St
 from launch.run.folder import RunFolder, centres_observations, manifest, read_object
 from launch.run.lock import lock_folder
 from launch.run.session_thread import SessionThread
-from launch.run.storage import check_storage
+from launch.run.storage import RemoteCopy, check_storage
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
 from launch.run.weights import FirstWeights, weights_to_start_from, write_weights
@@ -170,6 +170,10 @@ def _prepare(run: _Run, start_from: Path | None) -> dict[str, Any] | None:
         reached = reached_limit(config, summary)
         if reached is not None:
             run.say(reached)
+            if config.storage is not None:
+                # It may have missed the end of the run.
+                with lock_folder(folder.path):
+                    RemoteCopy(folder.path, config.storage, run.say).finish()
             return summary
         for line in resume_lines(config, folder):
             run.say(line)

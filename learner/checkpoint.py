@@ -78,14 +78,15 @@ class Checkpoints:
 
         If the write fails it raises a `CheckpointError`, and earlier checkpoints are unchanged.
         """
-        before = self._files()
+        before: set[Path] | None = None
         self._state.values = self._save_state()
         try:
+            before = self._files()
             self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
             # Frees a full disk. Files of an earlier checkpoint of the same version stay.
-            for part in self._files() - before:
-                with suppress(OSError):
+            with suppress(OSError):
+                for part in set[Path]() if before is None else self._files() - before:
                     shutil.rmtree(part) if part.is_dir() else part.unlink()
             raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 

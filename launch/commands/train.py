@@ -140,11 +140,15 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break
+    runs = [run_status(path) for path in paths.values() if RunFolder(path).settings_file.is_file()]
+    # A summary may be of an earlier session.
+    status = {run.folder.path: {"status": run.status} for run in runs}
     summaries = {
-        str(seed): {**read_object(path / "summary.json"), "run": str(path.absolute())} for seed, path in paths.items()
+        str(seed): read_object(path / "summary.json") | status.get(path.absolute(), {}) | {"run": str(path.absolute())}
+        for seed, path in paths.items()
     }
     write_json(arguments.json, {"seeds": summaries, **provenance()})
-    if runs := [run_status(path) for path in paths.values() if RunFolder(path).settings_file.is_file()]:
+    if runs:
         console.print(runs_table(runs, folder, console), highlight=False)
     print_line(console, f"curves:  tributary plot {quoted(folder)}")
     if code != EXIT_DONE:

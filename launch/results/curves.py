@@ -70,15 +70,16 @@ def read_metrics(path: Path) -> RunMetrics:
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
-    """The rows of a run's metrics, with increasing frames.
+    """The rows of a run's metrics, in the order of frames and seconds.
 
-    A resumed run repeats the rows after its checkpoint, and the later ones count. Half a line, of a killed process, is
+    A resumed run repeats the rows after its checkpoint, and the later ones count; so does the later of two rows with
+    the same frames and seconds. Half a line, of a killed process, is
     left out. A run without a row is refused.
     """
     rows: list[dict[str, Any]] = []
     for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
         if row := object_of(line):
-            while rows and (rows[-1]["frames"] >= row["frames"] or _seconds(rows[-1]) > _seconds(row)):
+            while rows and not _follows(row, rows[-1]):
                 rows.pop()
             rows.append(row)
     if not rows:
@@ -86,8 +87,9 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     return rows
 
 
-def _seconds(row: dict[str, Any]) -> float:
-    return float(row.get("elapsed_seconds", 0.0))
+def _follows(row: dict[str, Any], last: dict[str, Any]) -> bool:
+    counts, before = ([each["frames"], each.get("elapsed_seconds", 0.0)] for each in (row, last))
+    return counts != before and all(now >= then for now, then in zip(counts, before, strict=True))
 
 
 def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:

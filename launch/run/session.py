@@ -8,6 +8,7 @@ Each pass of the loop takes one event of the coordinator, which is None when not
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -210,6 +211,10 @@ class TrainingSession:
             timer.since = self._now()
         for event in self._coordinator.run():
             self._take(event)
+            if isinstance(event, EvaluationResult):
+                # A resume after a kill finds it in the checkpoint, and in a row that is not after the checkpoint.
+                for timer in timers:
+                    timer.since = -math.inf, timer.since[1]
             self.evaluations.returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             if self._status == "running":
                 self.evaluations.request_if_due(self._point(), self._coordinator.evaluate)
@@ -314,7 +319,7 @@ class TrainingSession:
                 raise TrainingFailedError(f"{error}; {lost} is lost") from error
             # A full disk is no reason to stop learning: a later checkpoint may find space.
             self.log(f"warning: {error}; training goes on")
-        if self._copy is not None:
+        if self._copy is not None and self.learner.account.ledger.sampled:
             self._copy.start()
 
     def _write_new_settings(self) -> None:
@@ -344,6 +349,7 @@ class TrainingSession:
             self.log(f"warning: {self.folder.summary.name} could not be written: {error.strerror}")
         # After the summary: W&B may take its time to upload the rest.
         self.tensorboard.close()
-        if self._copy is not None:
+        # A run that ends before it trains may be discarded.
+        if self._copy is not None and self.learner.account.ledger.sampled:
             self._copy.finish()
         return summary

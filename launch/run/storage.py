@@ -185,9 +185,10 @@ def fetch(url: str, folder: Path) -> None:
         for parent in {folder / path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)
         files.get(names, [str(folder / path) for path in paths])
-    except Exception as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, ConfigurationError):
+        # An interrupt, too: part of a run must not be taken for one.
+        if isinstance(error, ConfigurationError) or not isinstance(error, Exception):
             raise
         raise setting_error("run", url, f"cannot be read: {one_line(error)}") from error
 

@@ -3,7 +3,6 @@
 import math
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -148,8 +147,14 @@ class BestWeights:
         self._file, self._log = folder.best_weights, log
         # The measure and the mean return. A file that is missing or damaged has none.
         self._best: tuple[str, float] | None = None
-        with suppress(*_DAMAGE), np.load(self._file, allow_pickle=False) as best:
-            self._best = str(best["measure"]), float(best["mean_return"])
+        if not self._file.exists():
+            return
+        try:
+            with np.load(self._file, allow_pickle=False) as best:
+                self._best = str(best["measure"]), float(best["mean_return"])
+        except _DAMAGE as error:
+            problem = one_line(error, _MAX_ERROR_CHARACTERS)
+            log(f"warning: {self._file.name} cannot be read ({problem}); the next best weights replace it")
 
     @property
     def by_evaluation(self) -> bool:

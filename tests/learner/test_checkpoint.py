@@ -1,10 +1,12 @@
 """Checkpoints that are damaged are passed over, and never raise anything but a clear error."""
 
+import errno
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -144,6 +146,13 @@ def test_any_corruption_gives_an_older_checkpoint_or_a_clear_error(tmp_path: Pat
             np.testing.assert_array_equal(reader.parameters.numpy(), np.full(40, float(reader.version)))
             restored.append(reader.version)
     assert set(restored) == {0, 1, 2}
+
+
+def test_a_folder_that_cannot_be_listed_is_a_failed_save(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(saved)
+    monkeypatch.setattr(Path, "glob", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    with pytest.raises(CheckpointError, match=r"update 300 could not be written: .*Stale file handle"):
+        run.save(300)
 
 
 def test_what_a_failed_save_left_is_removed_and_the_others_stay(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

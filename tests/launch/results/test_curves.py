@@ -80,6 +80,13 @@ def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -
     assert found == [(10, 0), (20, 1), (25, 4), (35, 5)]
 
 
+def test_a_row_without_new_frames_stays_unless_it_has_no_later_seconds(tmp_path: Path) -> None:
+    """While actors evaluate, and between the gradients of one rollout, no frames are played."""
+    times = [(10, 1.0), (20, 2.0), (20, 3.0), (20, 3.0), (30, 4.0)]
+    write_rows(tmp_path, *({"frames": f, "elapsed_seconds": s, "turn": i} for i, (f, s) in enumerate(times)))
+    assert [row["turn"] for row in read_rows(RunFolder(tmp_path))] == [0, 1, 3, 4]
+
+
 PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3)]
 QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 2, [0.0, 4_000.0], rate=2e-3)]
 

@@ -99,6 +99,19 @@ def test_a_warning_about_settings_is_in_the_log(cartpole: RunConfig, tmp_path: P
     assert (tmp_path / "log.txt").read_text().count("warning: --optimizer.annealing-frames 100 is before") == 1
 
 
+def test_a_kill_after_an_evaluation_does_not_lose_it(cartpole: RunConfig, tmp_path: Path) -> None:
+    rare = replace(cartpole, total_frames=2_000, checkpoint=CheckpointConfig(every_frames=10**9), log_every_seconds=1e9)
+    config = replace(rare, evaluation=EvaluationConfig(every_frames=700, episodes=3, environments=3))
+    run = session(config, tmp_path)
+    run._finish = Mock(return_value={})
+    run.run()
+    again = session(replace(config, total_frames=4_000), tmp_path, resume=True)
+    assert again.evaluations.last is not None
+    kept = [row for row in rows_of(tmp_path) if row["agent_steps"] <= again.learner.account.ledger.sampled]
+    versions = [evaluation["version"] for row in kept for evaluation in row["evaluations"]]
+    assert versions[-1] == again.evaluations.last["version"]
+
+
 @pytest.mark.parametrize(("now", "kept"), [(2, False), (3, True), (5, True)])
 def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpole: RunConfig, tmp_path: Path) -> None:
     """Two gradients wait for a third when the run is interrupted and saved: of 8 gradients 6 are in two updates."""

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import fsspec
 import pytest
-from sessions import quick
+from sessions import quick, session
 
 from launch.cli import main
 from launch.interrupts import StopRequest
@@ -36,6 +36,18 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(working_folder: Path)
     assert before["frames"] < after["frames"]
     assert before["updates"] < after["updates"]
     assert read_object(copy.summary) == after
+    # A copy that missed the end is completed though nothing is left to train.
+    copy.summary.unlink()
+    assert main(f"train --resume {resumed} --storage file://{copy.path}".split()) == 0
+    assert read_object(copy.summary) == after
+
+
+def test_a_run_that_ends_before_it_trains_leaves_no_copy(tmp_path: Path) -> None:
+    """Its folder is discarded, and the same command would be refused for the copy."""
+    run = session(quick(storage=f"file://{tmp_path / 'copy'}", total_frames=100), tmp_path / "run")
+    run._loop = Mock()
+    assert run.run()["agent_steps_sampled"] == 0
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_copy_has_the_checkpoints_of_a_run_under_way(tmp_path: Path) -> None:
@@ -250,12 +262,13 @@ def files_of(folder: Path) -> dict[str, str]:
     ("error", "found", "line"),
     [
         (NO_ENDPOINT, ["a.txt", "config.json"], "cannot be read: Could not connect to the endpoint"),
+        (KeyboardInterrupt(), ["a.txt", "config.json"], None),
         (None, ["config.json", "../../outside.txt"], OUTSIDE),
         (None, ["config.json", "checkpoints/../../outside.txt"], OUTSIDE),
     ],
 )
 def test_an_error_of_storage_is_one_line_and_leaves_no_part(
-    error: Exception | None, found: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException | None, found: list[str], line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, there, here = fsspec.filesystem("file"), tmp_path / "there", tmp_path / "here" / "run"
     there.mkdir()
@@ -269,7 +282,7 @@ def test_an_error_of_storage_is_one_line_and_leaves_no_part(
 
     monkeypatch.setattr(files, "find", lambda _: [f"{there}/{name}" for name in found])
     monkeypatch.setattr(files, "get_file", half_done)
-    with pytest.raises(ConfigurationError, match=line):
+    with pytest.raises(KeyboardInterrupt if line is None else ConfigurationError, match=line):
         fetch(f"file://{there}", here)
     assert files_of(tmp_path) == before
     assert not here.exists()
