@@ -134,4 +134,4 @@ settings: $(INSTALLED)
 	$(BIN)/python -m launch.settings.help > docs/settings.md
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

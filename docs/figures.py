@@ -7,7 +7,7 @@
 
 A page has marks, between which the function of that name in `TABLES` writes: <!-- figures: rates --> … <!-- end -->. A
 name like pong/epochs.csv is a table of a study whose runs are not kept.
-Rows of runs are in docs/studies, launch/zoo and launch/results/reference_runs. All else that was measured is a line of
+Rows of runs are in docs/studies and launch/zoo. All else that was measured is a line of
 docs/measurements.jsonl, which docs/measurements.py reads.
 """
 
@@ -43,7 +43,7 @@ from shared.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "docs" / "studies"
-REFERENCE_RUNS = ROOT / "launch" / "results" / "reference_runs"
+REFERENCE_RUNS = STUDIES / "reference_runs"
 MARKED = re.compile(r"(<!-- figures: ([\w/.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -140,6 +140,9 @@ def standardised_by_recent(
     # Around `mean`, which is not the window's own mean while it is not full.
     variance = (squares - 2.0 * mean * total) / tf.maximum(number, 1.0) + tf.square(mean)
     scaled = tf.cast((exact - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
+    # No number deviates more from a window that it is in, and a later gradient's has it clipped or not at all.
+    largest = tf.cast(tf.sqrt(tf.maximum(number, WINDOW)), tf.float32)
+    scaled = tf.clip_by_value(scaled, -largest, largest)
 
     centre = before[1] / tf.maximum(before[0], 1.0)
     spread = tf.maximum(before[2] / tf.maximum(before[0], 1.0) - tf.square(centre), 0.0)

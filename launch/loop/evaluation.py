@@ -148,24 +148,32 @@ def distinct(games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return games if repeated else np.arange(len(games))
 
 
-def return_figures(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64]) -> dict[str, Any]:
+def independent(games: npt.NDArray[np.int64], policy: EvaluationPolicy) -> npt.NDArray[np.int64]:
+    """The numbers of the independent draws among games int64 [E]: with sampled actions equal games are draws, too."""
+    return distinct(games) if policy == "greedy" else np.arange(len(games))
+
+
+def return_figures(
+    returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64], policy: EvaluationPolicy
+) -> dict[str, Any]:
     """Figures of the returns float64 [E] of whole episodes, by their keys in files; NaN where one is not finite.
 
-    `games` int64 [E] has one number for episodes that were the same game. A repeated game adds no information: in the
-    standard error of the mean it counts once, weighted by how often it was played. Without repetitions this is s/√E. It
-    is None for a single game.
+    `games` int64 [E] has one number for episodes that were the same game. A game that greedy play repeats adds no
+    information: in the standard error of the mean it counts once, with a weight w for how often it was played. The
+    variance is estimated without bias by Σw² Σw(R - m)² / (1 - Σw²), which without repetitions is s²/E. It is None for
+    a single game.
     """
     # No difference of infinities.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    _, first, times_played = np.unique(distinct(games), return_index=True, return_counts=True)
-    count, error = len(first), None
-    if count > 1:
+    _, first, times_played = np.unique(independent(games, policy), return_index=True, return_counts=True)
+    error = None
+    if len(first) > 1:
         weights = times_played / np.sum(times_played)
-        deviations = returns[first] - np.sum(weights * returns[first])
-        error = float(np.sqrt(count / (count - 1) * np.sum((weights * deviations) ** 2)))
+        deviations, squares = returns[first] - np.sum(weights * returns[first]), np.sum(weights**2)
+        error = float(np.sqrt(squares * np.sum(weights * deviations**2) / (1 - squares)))
     return {
         "episodes": len(returns),
-        "distinct_games": count,
+        "distinct_games": len(np.unique(distinct(games))),
         "mean_return": float(np.mean(returns)),
         "median_return": float(np.median(returns)),
         "standard_error": error,
@@ -180,7 +188,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
     makes the mean None.
     """
     returns = result.episodes.returns
-    figures = return_figures(returns, result.games)
+    figures = return_figures(returns, result.games, result.policy)
     median, collapsed = figures["median_return"], None
     # A NaN is above nothing.
     if untrained is not None and median > untrained:

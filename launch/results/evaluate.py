@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launch.files import finite, write_json
-from launch.loop.evaluation import distinct, return_figures
+from launch.loop.evaluation import independent, return_figures
 from launch.machine import usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, number, print_line
 from launch.provenance import hardware_line, provenance
@@ -31,7 +31,7 @@ from shared.config import EnvironmentConfig, RunConfig
 from shared.config.checks import Range, check_values
 from shared.errors import counted, setting_error
 from shared.seeds import EPISODE_SEED_RULE, Purpose, seed_global_generators
-from shared.types import EvaluationPart, WeightSnapshot, info_means
+from shared.types import EvaluationPart, EvaluationPolicy, WeightSnapshot, info_means
 
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
@@ -144,7 +144,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         played = EvaluationPart.joined(parts)
         result = {
             **arguments.description(config, spec, snapshot.version, source, "evaluation"),
-            **score_summary(played.episodes.returns, played.episodes.lengths, environment, played.games),
+            **score_summary(played, environment, config.evaluation.policy),
             **({"info": finite(info_means(played.episodes.info))} if log_info else {}),
             **provenance(),
         }
@@ -207,7 +207,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         f"from {number(result['minimum_return'], '.6g')} to {number(result['maximum_return'], '.6g')}; "
         f"{result['policy']} actions",
         f"{counted(played, 'episode')}, {counted(games, 'distinct game')}"
-        + (": error and interval are over these" if 1 < games < played else ""),
+        + (": error and interval are over these" if 1 < games < played and result["policy"] == "greedy" else ""),
         f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
     ]
     if result["mean_return"] is None:
@@ -257,26 +257,25 @@ def protocol_line(description: dict[str, Any]) -> str:
     return f"protocol {description['name']}: {'; '.join(facts)}"
 
 
-def score_summary(
-    returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], environment_id: str, games: npt.NDArray[np.int64]
-) -> dict[str, Any]:
-    """Statistics of the unclipped returns float64 [E] and lengths in agent steps int64 [E] of whole episodes.
+def score_summary(played: EvaluationPart, environment_id: str, policy: EvaluationPolicy) -> dict[str, Any]:
+    """Statistics of the unclipped returns and the lengths in agent steps of whole episodes.
 
-    `games` int64 [E] numbers the distinct games among the episodes. The mean is over the episodes. `standard_error` and
-    `interval_95`, the percentile bootstrap of the mean, are over the distinct games, since a repeated game adds no
-    information; they are None for one game. They do not cover the variance between training seeds.
+    The mean is over the episodes. `standard_error` and `interval_95`, the percentile bootstrap of the mean, are over
+    the distinct games of greedy play, which adds no information by repeating one; they are None for one game. They do
+    not cover the variance between training seeds.
     `human_normalised_percent` is 0 for random play and 100 for a human player, and None without their scores. A figure
     that is not finite is None, as is a return: one NaN among the returns makes the mean None.
     """
+    returns, lengths, _, _ = played.episodes
     # One infinity makes a figure None, as a NaN does.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    figures, normalised = return_figures(returns, games), None
+    figures, normalised = return_figures(returns, played.games, policy), None
     if scores := _human_and_random(environment_id):
         human, random = scores
         normalised = 100 * (figures["mean_return"] - random) / (human - random)
     summary = {
         **figures,
-        "interval_95": bootstrap_interval(returns, games),
+        "interval_95": bootstrap_interval(returns, independent(played.games, policy)),
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
@@ -288,12 +287,12 @@ def score_summary(
 
 
 def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64]) -> tuple[float, float] | None:
-    """95 % percentile bootstrap interval of the mean return (Efron 1979) over the distinct games, from a fixed seed.
+    """95 % percentile bootstrap interval of the mean return (Efron 1979), from a fixed seed.
 
-    A game that was played several times is resampled as one, with that weight. None for one game, and where a return
-    is not finite.
+    Episodes of the same number in `games` int64 [E] are resampled as one, with their weight. None for one game, and
+    where a return is not finite.
     """
-    _, first, times_played = np.unique(distinct(games), return_index=True, return_counts=True)
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
     if len(first) < 2 or not np.isfinite(returns).all():
         return None
     generator, sums = np.random.default_rng(0), times_played * returns[first]

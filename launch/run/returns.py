@@ -22,6 +22,7 @@ class TrainingReturns:
         is_representative: at the last `update` there were 100 episodes, and each environment had ended one.
         mean: of the finite returns at the last `update`; None without one, and until each environment has ended its
             share of 100.
+        begins_untrained: False if the first returns here are of trained play.
         untrained: the first mean, close to untrained play. None before. Only this is in a checkpoint, since after a
             resume all environments are in their first episodes again.
         recent: the estimate by the latest rewards.
@@ -32,6 +33,7 @@ class TrainingReturns:
         self.is_representative = False
         self.mean: float | None = None
         self.untrained: float | None = None
+        self.begins_untrained = True
         self.recent = RecentReturn()
         self._environments = environments
         # The last returns of each environment, by actor, in the order of the actors' last reports.
@@ -63,7 +65,7 @@ class TrainingReturns:
         # The episodes of each environment among the last 100.
         each = max(1, RETURN_WINDOW // (max(1, actors) * self._environments))
         self.is_representative, self.mean = fewest > 0, self._mean_of_last(each) if fewest >= each else None
-        if self.untrained is None:
+        if self.untrained is None and self.begins_untrained:
             self.untrained = self.mean
 
     def _mean_of_last(self, count: int) -> float | None:

@@ -73,13 +73,15 @@ class TrainingSession:
         self.log, self.earlier = self._messages.log, RunCounts()
         self.learner = self._new_learner(spec)
         returns = TrainingReturns(config.actor.environments)
-        returns.untrained = read_object(self.folder.manifest).get("started_from", {}).get("untrained_mean_return")
+        if (origin := read_object(self.folder.manifest).get("started_from")) is not None:
+            returns.begins_untrained, returns.untrained = False, origin.get("untrained_mean_return")
         self.evaluations = Evaluations(config, returns, self.log)
         self._checkpoints = Checkpoints(
             self.folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore
         )
         if resume:
             self._resume()
+            returns.begins_untrained &= self.learner.account.ledger.sampled == 0
         if after is not None:
             self._count_death(after)
         if (warning := annealing_warning(config)) is not None:

@@ -403,6 +403,10 @@ def test_one_advantage_at_most_doubles_the_variance_of_the_window() -> None:
     _, own = losses.standardised_by_recent(advantages, mask, window)
     number, _, squares = with_newer(window, own.numpy())
     assert squares / number < 2.2
+    # A later gradient of the rollout, whose window has it clipped or not yet, exceeds no first one.
+    for moments, counted in ((with_newer(window, own.numpy()), True), (window, True), (window, False)):
+        again, _ = losses.standardised_by_recent(advantages, mask, moments, counted=counted)
+        assert float(np.max(again)) == pytest.approx(32.0, rel=0.04)
     # Another actor's terms keep their size.
     later, _ = losses.standardised_by_recent(plain, mask, with_newer(window, own.numpy()))
     assert float(np.std(later)) > 0.6 * float(np.std(plain))

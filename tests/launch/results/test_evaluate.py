@@ -34,15 +34,16 @@ from launch.run.folder import RunFolder
 from launch.run.weights import load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError
-from shared.types import EvaluationPart, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPart, WeightSnapshot
 
 
-def summary_of(returns: Sequence[float], games: Sequence[int], game: str = "CartPole-v1") -> dict[str, Any]:
+def summary_of(
+    returns: Sequence[float], games: Sequence[int], game: str = "CartPole-v1", policy: Any = "greedy"
+) -> dict[str, Any]:
     """The summary of episodes that are ten times as long as their returns."""
-    values = np.array(returns, np.float64)
-    return score_summary(
-        values, np.nan_to_num(10 * values, posinf=0, neginf=0).astype(int), game, np.array(games) << 32
-    )
+    values, nothing = np.array(returns, np.float64), np.zeros(len(returns), np.int64)
+    episodes = EpisodeStats(values, np.nan_to_num(10 * values, posinf=0, neginf=0).astype(int))
+    return score_summary(EvaluationPart(0, 1, episodes, nothing, nothing, np.array(games) << 32, 10), game, policy)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +75,10 @@ def test_a_repeated_game_adds_no_information() -> None:
     # The mean is that of the episodes, the error that of two games, of which one was played three times.
     weighted = summary_of([1.0, 1.0, 1.0, 5.0], [0, 0, 0, 1])
     assert (weighted["mean_return"], weighted["interval_95"]) == (2.0, [1.0, 5.0])
-    # √(2/1 · ((3/4)² (1 - 2)² + (1/4)² (5 - 2)²))
-    assert weighted["standard_error"] == pytest.approx(1.5)
+    sampled = summary_of([1.0, 1.0, 1.0, 5.0], [0, 0, 0, 1], policy="sampled")
+    assert (sampled["standard_error"], sampled["distinct_games"]) == (1.0, 2), "each was drawn"
+    # With Σw² = 10/16: √(10/16 · (3/4 (1 - 2)² + 1/4 (5 - 2)²) / (6/16)).
+    assert weighted["standard_error"] == pytest.approx(np.sqrt(5.0))
 
 
 @pytest.mark.filterwarnings("error")

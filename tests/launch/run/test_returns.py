@@ -62,6 +62,14 @@ def test_an_actor_that_is_gone_is_in_no_mean() -> None:
     assert returns.mean == 3.0
 
 
+def test_the_first_returns_of_a_trained_policy_are_none_of_untrained_play() -> None:
+    returns = TrainingReturns(ENVIRONMENTS)
+    returns.begins_untrained = False
+    returns.add(0, ended_in(np.arange(ENVIRONMENTS), np.full(ENVIRONMENTS, 9.0)))
+    assert count(returns, actors=1)
+    assert (returns.untrained, returns.mean) == (None, 9.0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_returns_that_are_not_finite_are_in_no_mean(bad: float) -> None:
     returns = TrainingReturns(ENVIRONMENTS)

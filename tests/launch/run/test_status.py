@@ -174,6 +174,7 @@ def test_a_run_with_first_weights_is_resumed_and_is_itself_started_from(working_
     # What belongs to a run is not taken over.
     storage = f"file://{working_folder}/copy"
     other.write_config(replace(other.read_config(), storage=storage))
+    assert json.loads(other.summary.read_text())["untrained_mean_return"] is None, "that of zoo:cartpole is unknown"
     # What untrained play is does not change with the weights.
     other.summary.write_text(json.dumps(json.loads(other.summary.read_text()) | {"untrained_mean_return": 12.5}))
     assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0

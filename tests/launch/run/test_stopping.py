@@ -187,7 +187,12 @@ CROSSED = [19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2
 )  # fmt: skip
 def test_an_evaluation_in_numbers_and_in_words(returns: list, games: Any, untrained: Any, line: str | None) -> None:
     episodes = EpisodeStats(np.array(returns), np.ones(len(returns), np.int64))
-    entry = evaluation_entry(result(3, 0.0)._replace(episodes=episodes, games=np.array(games) << 32), untrained)
+    greedy = result(3, 0.0)._replace(episodes=episodes, games=np.array(games) << 32, policy="greedy")
+    entry = evaluation_entry(greedy, untrained)
+    # Where actions are drawn, equal games are further draws.
+    sampled = evaluation_entry(greedy._replace(policy="sampled"), untrained)
+    if line is not None:
+        assert sampled["standard_error"] == pytest.approx(np.std(returns, ddof=1) / np.sqrt(len(returns)))
     if line is None:
         figures = ("mean_return", "median_return", "collapsed_episodes", "standard_error")
         assert [entry[name] for name in figures] == [None] * 4
@@ -285,6 +290,7 @@ def test_a_later_try_takes_off_what_luck_gives() -> None:
     # Without the further game, which is unknown, as in the prediction of the verdict: a sum of squares of 8.
     expected = 19.0 - expected_maximum(3) * np.sqrt(8 / 3) / np.sqrt(4)
     assert confirmed_mean(returns, 3, None) == pytest.approx(expected)
+    assert confirmed_mean(returns, 3, 60.0) == pytest.approx(expected), "a better further game would raise the mean"
     assert confirmed_mean(returns, 1, -21.0) is None
     assert confirmed_mean(np.array([1.0, np.nan]), 3, -21.0) is None
     logged = list[str]()

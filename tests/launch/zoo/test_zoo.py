@@ -151,8 +151,8 @@ def test_a_score_is_that_of_its_games(file: Path) -> None:
         assert said["human_normalised_percent"] == pytest.approx(percent)
 
 
-RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
-SHIPPED = [*RUNS, *sorted(STUDIES.glob("*/*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
+RUNS = sorted((STUDIES / "reference_runs").glob("*/config.json"))
+SHIPPED = [*sorted(STUDIES.glob("*/*/config.json")), *sorted(zoo.FOLDER.glob("*/config.json"))]
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.parent.name)
