@@ -101,12 +101,6 @@ def finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def drop_half_line(file: Path) -> None:
-    """Truncate a file of JSON lines after its last whole line. A killed process may have left part of one."""
-    if file.is_file():
-        os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
-
-
 def make_folder(folder: Path, setting: str) -> None:
     """Make a folder and its parents, or raise a ConfigurationError about the option `setting` that named it."""
     try:

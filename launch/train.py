@@ -173,7 +173,7 @@ def _prepare(run: _Run, start_from: Path | None) -> dict[str, Any] | None:
             if config.storage is not None:
                 # It may have missed the end of the run.
                 with lock_folder(folder.path):
-                    RemoteCopy(folder.path, config.storage, run.say).finish()
+                    RemoteCopy(folder.path, config.storage, run.say).complete()
             return summary
         for line in resume_lines(config, folder):
             run.say(line)

@@ -185,7 +185,7 @@ def native_vector(config: EnvironmentConfig, count: int, render_mode: str | None
     if spec.vector_entry_point is None:
         raise _not_native(config, "it is registered without a vector_entry_point")
     creator = _creator(spec.vector_entry_point)
-    options = _typed(config.options, creator)
+    options = _typed("environment.options", config.options, creator)
     if render_mode is not None:
         options["render_mode"] = render_mode
         _draw_without_display()
@@ -266,7 +266,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         problem = f"{config.id} is registered with a vector_entry_point only; {advice}"
         raise setting_error("environment.vectorization", config.vectorization, problem)
     creator = _creator(spec.entry_point)
-    options = _typed(config.options, gymnasium.make, creator)
+    options = _typed("environment.options", config.options, gymnasium.make, creator)
     if render_mode is not None:
         options["render_mode"] = render_mode
         if render_mode != "human":
@@ -322,19 +322,22 @@ def _layers(environment: Any) -> Iterator[Any]:
         environment = vars(environment).get("env")
 
 
-def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
+def _typed(setting: str, options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
     """Options in the types that the parameters of `takers` have, by their annotations and defaults.
 
-    A ConfigurationError for text where only numbers or truth values can be.
+    A ConfigurationError of `setting` for text where an annotation has only numbers or truth values.
     """
     parameters, typed = _parameters(*takers), {}
     for name, value in options.items():
-        types = _types(parameters.get(name))
+        parameter = parameters.get(name)
+        types = _types(parameter)
         typed[name] = option_of_type(value, types)
+        annotated = parameter is not None and parameter.annotation is not inspect.Parameter.empty
         expected = types & {"int", "float", "bool"}
         # An annotation that is a class is written <class 'int'>.
-        if expected and types <= {*expected, "None", "class"} and isinstance(typed[name], str):
-            raise setting_error("environment.options", f"{name} {value}", f"is no {' or '.join(sorted(expected))}")
+        only = annotated and expected and types <= {*expected, "None", "class"}
+        if only and isinstance(typed[name], str):
+            raise setting_error(setting, f"{name} {value}", f"is no {' or '.join(sorted(expected))}")
     return typed
 
 
@@ -415,8 +418,9 @@ def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
     if isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.vector.VectorWrapper):
         problem = f"is a wrapper of vectors; those of single environments are in {module.removesuffix('.vector')}"
         raise setting_error("environment.wrappers", wrapper, problem)
+    typed = _typed("environment.wrappers", options, wrapper_class)
     try:
-        wrapped = wrapper_class(environment, **_typed(options, wrapper_class))
+        wrapped = wrapper_class(environment, **typed)
     except Exception as error:
         problem = f"cannot be made: {typed_line(error)}{raised_at(error)}"
         raise setting_error("environment.wrappers", wrapper, problem) from error

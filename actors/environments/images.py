@@ -140,7 +140,8 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """The axis of the channels, 2 if there is none; None if the array is no image."""
     if len(shape) in (2, 3) and min(shape[:2]) >= SMALLEST_SIDE:
         # Of many channels, as of a long stack: the axis is the shorter one.
-        return 0 if len(shape) == 3 and shape[0] < shape[2] and min(shape) >= SMALLEST_SIDE else 2
+        first = len(shape) == 3 and min(shape) >= SMALLEST_SIDE and shape[0] < shape[2] and shape[0] != shape[1]
+        return 0 if first else 2
     return 0 if len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE else None
 
 

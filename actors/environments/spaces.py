@@ -113,8 +113,10 @@ def json_bounds(values: npt.NDArray[Any]) -> Any:
 
 def _ends(space: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Lowest and highest values, ±inf without a bound, where Gymnasium has the largest number of an integer dtype."""
-    low = np.where(space.bounded_below, space.low.astype(np.float64), -np.inf)
-    return low, np.where(space.bounded_above, space.high.astype(np.float64), np.inf)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if not np.issubdtype(space.dtype, np.integer):
+        return low, high
+    return np.where(space.bounded_below, low, -np.inf), np.where(space.bounded_above, high, np.inf)
 
 
 def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:

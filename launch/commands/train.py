@@ -28,7 +28,7 @@ from launch.settings.check import changes_of_resume, check_changes, may_change
 from launch.settings.files import by_full_name, option_name
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import Result, train
-from shared.errors import TrainingFailedError, setting_error
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 _MAX_SEEDS = 1_000
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
@@ -117,7 +117,7 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-        if not numbers or len(seeds) + len(numbers) > _MAX_SEEDS or numbers[-1] >= 2**31:
+        if not numbers or numbers[-1] >= 2**31 or len(seeds) + len(numbers) > _MAX_SEEDS:
             problem = f"must be seeds like 1,2,3 or 1-10, at most {_MAX_SEEDS:,} and below {2**31:,}"
             raise setting_error("seeds", text, problem)
         seeds += numbers
@@ -132,11 +132,19 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     console, code = Console(), EXIT_DONE
     paths = {seed: folder / f"seed-{seed}" for seed in seeds}
     # A refused one is known before the first one trains.
-    runs_of_seeds = {seed: _resolve_seed(arguments, seed, path, console) for seed, path in paths.items()}
+    for seed, path in paths.items():
+        _resolve_seed(arguments, seed, path, Console(quiet=True))
+    refused: ConfigurationError | None = None
     with Interrupts() as interrupts, interrupts.training():
-        for seed, run in runs_of_seeds.items():
-            print_line(console, f"seed {seed}: {paths[seed]}")
-            code = max(code, _train_seed(run, paths[seed], console, interrupts))
+        for seed, path in paths.items():
+            print_line(console, f"seed {seed}: {path}")
+            try:
+                # As it is by now.
+                run = _resolve_seed(arguments, seed, path, console)
+                code = max(code, _train_seed(run, path, console, interrupts))
+            except ConfigurationError as error:
+                refused = error
+                break
             if interrupts.requested or code == EXIT_INTERRUPTED:
                 code = EXIT_INTERRUPTED
                 break
@@ -150,7 +158,9 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     write_json(arguments.json, {"seeds": summaries, **provenance()})
     if runs:
         console.print(runs_table(runs, folder, console), highlight=False)
-    print_line(console, f"curves:  tributary plot {quoted(folder)}")
+        print_line(console, f"curves:  tributary plot {quoted(folder)}")
+    if refused is not None:
+        raise refused
     if code != EXIT_DONE:
         named = " in place of --name" if arguments.name else ""
         start = f" and --start-from {quoted(arguments.start_from)}" if arguments.start_from else ""

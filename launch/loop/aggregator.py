@@ -93,7 +93,8 @@ class GradientAggregator:
         while not self._events and not self._is_complete():
             if self._clock() - began >= self._patience:
                 # The call must end: Ray cannot distinguish a slow process from one that hangs.
-                return Heartbeat(0, new_steps_follow=bool(self._reports or self._executor.actor_ids))
+                begins = self._executor.actor_ids and not self._pool.stopping
+                return Heartbeat(0, new_steps_follow=bool(self._reports or begins))
             self._pool.dispatch_idle()
             self._take(self._executor.next_completion())
             self._record(*self._pool.supervise())

@@ -105,7 +105,7 @@ class Coordinator:
                     yield from self._take(completion)
                 case ChildEvent():
                     self._raise_if_first(completion.change)
-                    yield from self._pass_on(self.pool.on_child_event(completion), completion)
+                    yield from self._pass_on_child(completion)
                 case Heartbeat():
                     self.pool.on_heartbeat(completion)
                     yield completion
@@ -162,18 +162,26 @@ class Coordinator:
         reason = f"no end after {evaluation.agent_steps:,} agent steps. {END_ADVICE}"
         return EvaluationLost(reason, evaluation.agent_steps, endless=True)
 
-    def _pass_on(self, change: Change, behind: ChildEvent | None = None) -> Iterator[Event]:
-        """Yield a change, and after a failure the loss of the evaluation that the failed actor had a share of.
-
-        `behind`: the event of the aggregator whose actor it is.
-        """
+    def _pass_on(self, change: Change) -> Iterator[Event]:
+        """Yield a change, and after a failure the loss of the evaluation that the failed actor had a share of."""
         yield change
-        if not isinstance(change, Failed) or (evaluation := self._evaluation) is None:
-            return
-        number = evaluation.whole.number
-        if change.actor_id in evaluation.workers if behind is None else behind.evaluation == number:
-            self._evaluation = None
-            yield EvaluationLost("an actor with a share of the evaluation has ended", evaluation.agent_steps)
+        evaluation = self._evaluation
+        if isinstance(change, Failed) and evaluation is not None and change.actor_id in evaluation.workers:
+            yield self._lost(evaluation)
+
+    def _pass_on_child(self, event: ChildEvent) -> Iterator[Event]:
+        """The same for an actor behind an aggregator."""
+        evaluation, lost = self._evaluation, None
+        if evaluation is not None and event.evaluation == evaluation.whole.number:
+            # Before the aggregator is dispatched again, which asks for its share.
+            lost = self._lost(evaluation)
+        yield self.pool.on_child_event(event)
+        if lost is not None:
+            yield lost
+
+    def _lost(self, evaluation: SharedEvaluation) -> EvaluationLost:
+        self._evaluation = None
+        return EvaluationLost("an actor with a share of the evaluation has ended", evaluation.agent_steps)
 
     def _raise_if_first(self, change: Change) -> None:
         # Usually an error in the environment's code, which no replacement repairs. After the first report it is known

@@ -141,7 +141,7 @@ def run_learners(
             # It raised and its process lives: another one would raise the same.
             if not isinstance(error.cause, ConfigurationError):
                 raise
-            if restarts == 0:
+            if restarts == 0 or not start.resume:
                 raise error.cause from None
             # There is something to keep by now, and Ray's error is a ConfigurationError, too.
             raise TrainingFailedError(str(error.cause)) from error

@@ -19,7 +19,7 @@ from launch.interrupts import StopRequest
 from launch.results.curves import XAxis, bands, curve_of, read_metrics, read_rows
 from launch.results.evaluate import EvaluateArguments, PolicyName, ProtocolName, score
 from launch.run.events import Event, Row, Started
-from launch.run.folder import RunFolder, read_object
+from launch.run.folder import RunFolder, last_row, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, run_path
 from launch.run.metrics import OWN, append_line
 from launch.run.modules import imports_permitted
@@ -260,6 +260,8 @@ class Training:
                 discard_if_empty(self.path)
             self._ended.set()
             self._started.set()
+            # What came in between.
+            self._write_late()
 
     def _train(self, display: Display) -> None:
         def on_event(event: Event) -> object:
@@ -288,8 +290,10 @@ class Training:
 
     def _write_late(self) -> None:
         """Write a copy of the last row with the numbers that came after it."""
-        if self._unwritten and self._row:
-            # Readers take the later one of two rows with the same frames.
+        # Not after the rows of a later session, whose place it would take.
+        if not self._unwritten or not self._row:
+            return
+        if last_row(RunFolder(self.path)).get("frames", self._row["frames"]) == self._row["frames"]:
             self._row = self._row | {OWN + name: value for name, value in self._unwritten.items()}
             self._unwritten = {}
             append_line(RunFolder(self.path).metrics, to_json(self._row).encode() + b"\n")

@@ -70,11 +70,10 @@ def read_metrics(path: Path) -> RunMetrics:
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
-    """The rows of a run's metrics, in the order of frames and seconds.
+    """The rows of a run's metrics, in the order of frames.
 
-    A resumed run repeats the rows after its checkpoint, and the later ones count; so does the later of two rows with
-    the same frames and seconds. Half a line, of a killed process, is
-    left out. A run without a row is refused.
+    A later row counts in place of those with more frames, and of one with the same frames and seconds. Half a line, of
+    a killed process, is left out. A run without a row is refused.
     """
     rows: list[dict[str, Any]] = []
     for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
@@ -88,8 +87,8 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _follows(row: dict[str, Any], last: dict[str, Any]) -> bool:
-    counts, before = ([each["frames"], each.get("elapsed_seconds", 0.0)] for each in (row, last))
-    return counts != before and all(now >= then for now, then in zip(counts, before, strict=True))
+    now, before = ((each["frames"], each.get("elapsed_seconds", 0.0)) for each in (row, last))
+    return now > before
 
 
 def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:

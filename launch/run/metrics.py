@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from launch.files import drop_half_line, to_json
+from launch.files import replacement, to_json
 from launch.interrupts import take_all
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, object_of
 from shared.config import RunConfig
 from shared.errors import counted
 from shared.schedules import crossed_multiple, scheduled_value
@@ -120,7 +120,7 @@ class Metrics:
         self.evaluation_return: float | None = None
         self._file, self._rows_fail = folder.metrics, False
         # A resumed run continues the file.
-        drop_half_line(self._file)
+        drop_rows_after(self._file, learner.account.frames)
         self._view_seconds = min(_RATE_SECONDS, config.log_every_seconds)
         every_frames = max(1, config.total_frames // _ROWS_OF_A_RUN)
         self.timers = (
@@ -179,6 +179,8 @@ class Metrics:
         span = self._counted() - self._mark
         if span[0] < _RATE_SECONDS:
             span = span + self._span_before
+        # A row with an evaluation may come a moment after the one before.
+        interval = max(elapsed_seconds - self._started, min(self._view_seconds, 0.1))
         since_rollout = 0.0 if self.drains else elapsed_seconds - self._last_rollout
         lag_mean, _, lag_max = lag_summary(self._lags)
         frames, steps, updates = (span[1:] / max(span[0], since_rollout, 1e-9)).tolist()
@@ -194,7 +196,7 @@ class Metrics:
             frames_per_second=frames,
             agent_steps_per_second=steps,
             updates_per_second=updates,
-            gradients_per_second=self._gradients / max(elapsed_seconds - self._started, 1e-9),
+            gradients_per_second=self._gradients / interval,
             policy_lag_mean=lag_mean,
             policy_lag_max=lag_max,
             policy_lag_counts=dict(self._lags),
@@ -252,10 +254,10 @@ class Metrics:
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
         self._messages.emit(Row(json.loads(line)))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
-        shows = last or row.elapsed_seconds - self._shown_seconds >= self._view_seconds
+        shows = last or bool(row.evaluations) or row.elapsed_seconds - self._shown_seconds >= self._view_seconds
         if shows:
             self.latest, self._shown_seconds = row, row.elapsed_seconds
-        if shows or row.evaluations or row.own:
+        if shows or row.own:
             self._on_row(row)
         span = self._counted() - self._mark
         if span[0] >= _RATE_SECONDS:
@@ -297,6 +299,18 @@ class Metrics:
         self._statistics: Counter[str] = Counter()
         self._info: dict[str, list[float]] = {}
         self._returns, self._lengths = list[float](), list[int]()
+
+
+def drop_rows_after(file: Path, frames: int) -> None:
+    """Drop the rows of a session that was killed after its last checkpoint, which has these frames, and half a line."""
+    if not file.is_file():
+        return
+    lines = file.read_bytes().splitlines(keepends=True)
+    rows = (object_of(line) if line.endswith(b"\n") else {} for line in lines)
+    kept = [line for line, row in zip(lines, rows, strict=True) if row and row["frames"] <= frames]
+    if kept != lines:
+        with replacement(file) as part:
+            part.write_bytes(b"".join(kept))
 
 
 def missing_info(name: str, episodes: int) -> str:

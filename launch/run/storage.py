@@ -88,6 +88,13 @@ class RemoteCopy:
             self._thread.join()
         self._update()
 
+    def complete(self) -> None:
+        """Update the copy of a run that has ended, unless it has the summary, which is copied last."""
+        with suppress(Exception):
+            if self._files.cat_file(f"{self._root}/summary.json") == RunFolder(self._folder).summary.read_bytes():
+                return
+        self._update()
+
     def _update(self) -> None:
         try:
             stamps = stamps_of(self._folder)

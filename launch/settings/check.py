@@ -126,7 +126,6 @@ def _rules_of_settings(config: RunConfig) -> Iterator[Rule]:
     problem = "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out"
     yield "aggregation", sums and config.learner.max_policy_lag is not None, problem
     yield "aggregation", sums and inline, "is for --executor ray; leave it out with inline"
-    yield "address", inline and config.address != "local", "is for --executor ray; with inline it is local"
     yield (
         "learner.device",
         inline and config.learner.device == "gpu",

@@ -122,9 +122,10 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             options_of = zip(words[::2], words[1::2], strict=True)
             values.setdefault(name, {}).update({option: read_option(value) for option, value in options_of})
         elif get_origin(options[name]) is tuple:
-            # Of sizes the last ones count; names, as of wrappers, are added.
-            before = () if get_args(options[name])[0] in (int, float) else values.get(name, ())
-            values[name] = (*before, *read_value(name, options[name], [*following(attached)]))
+            more = read_value(name, options[name], [*following(attached)])
+            # Of sizes the last ones count; names, as of wrappers, are added, and None removes them.
+            before = values.get(name, ()) if more and get_args(options[name])[0] not in (int, float) else ()
+            values[name] = (*dict.fromkeys((*before, *more)),) if before else more
         else:
             text = next(following(attached), None)
             if text is None:

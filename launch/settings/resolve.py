@@ -13,9 +13,17 @@ from launch.run.folder import RunFolder
 from launch.run.lookup import run_path
 from launch.run.modules import check_imports, imports_permitted
 from launch.settings.check import check_effects, check_rules
-from launch.settings.files import by_full_name, errors_of, modules_of, option_name, read_config_file, with_settings
+from launch.settings.files import (
+    ConfigFile,
+    by_full_name,
+    errors_of,
+    modules_of,
+    option_name,
+    read_config_file,
+    with_settings,
+)
 from launch.settings.parse import OPTIONS, Operand, Settings
-from shared.config import ActorConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, RunConfig
 from shared.config.checks import check_values
 from shared.config.training import VECTORS
 from shared.errors import alternatives, setting_error
@@ -24,7 +32,7 @@ from shared.registry import import_modules
 # Ids have a version, a module or a namespace.
 _ID = re.compile(r"-v\d+$|[:/]")
 # The settings, beside the id, on which the observations of an environment depend.
-_OF_OBSERVATIONS = ("options", "wrappers", "imports", "action_mask", "vectorization")
+_OF_OBSERVATIONS = ("options", "wrappers", "imports", "action_mask")
 # A part of the name of a folder.
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -299,8 +307,7 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         # They may register the id that a preset is looked up by.
         import_modules(modules_of(settings))
         if preset is None and "environment.id" in settings:
-            chosen = {name: settings[name] for part in _OF_OBSERVATIONS if (name := f"environment.{part}") in settings}
-            environment = with_settings(RunConfig(), chosen).environment
+            environment = _of_observations(file, request.settings)
             preset = choice = preset_for(str(settings["environment.id"]), environment)
         config = PRESETS[preset or DEFAULT_PRESET].config
     run = ResolvedRun(config, preset or DEFAULT_PRESET, start_from=start_from, preset_chosen=choice is not None)
@@ -309,9 +316,7 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
     # A file of `tributary config` has the derived setting and its source: then the derived one is not a choice.
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
     # Where the line has another environment, that of the file decides on nothing.
-    read = {
-        name: value for name, value in file.settings.items() if name not in {"environment.id"} & {*request.settings}
-    }
+    read = file.settings | {name: request.settings[name] for name in {"environment.id"} & {*request.settings}}
     with errors_of(file.path):
         changed = with_settings(config, _with_frame_skip(config, read))
         values = {name: attrgetter(name) for name in read}
@@ -321,6 +326,15 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         # In a file of its own preset a difference is an edit, also one to a default.
         kept = edited if preset == file.preset else choices
         return run._replace(config=_without_derivation(changed, [*kept, *alone]), chosen_in_file=choices)
+
+
+def _of_observations(file: ConfigFile | None, typed: Mapping[str, Any]) -> EnvironmentConfig:
+    """The settings of an environment on which its observations depend, from a file and the line, but for its id."""
+    config, names = RunConfig(), [f"environment.{name}" for name in _OF_OBSERVATIONS]
+    if file is not None:
+        with errors_of(file.path):
+            config = with_settings(config, {name: file.settings[name] for name in names if name in file.settings})
+    return changed_by_hand(config, {name: typed[name] for name in names if name in typed}).environment
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Literal
 
-from shared.config.checks import Range, check_values, declared
+from shared.config.checks import For, Range, check_values, declared
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
 from shared.config.training import (
     ActorConfig,
@@ -59,7 +59,7 @@ class RunConfig:
     """Seed of weights, environments and actions, and of Python's and NumPy's global generators in each actor."""
     executor: Literal["ray", "inline"] = "ray"
     """ray: each actor is a process. inline: all actors run in one process, in turn; deterministic for a seed."""
-    address: str = "local"
+    address: Annotated[str, For("executor", "ray")] = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
     """node: sum gradients on their node and send one message to the learner. A sum has K gradients, or the largest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.files import check_can_be_written, drop_half_line, make_folder, whole_file, write_json
+from launch.files import check_can_be_written, make_folder, whole_file, write_json
 from launch.run.lock import LOCK_FILE, lock_folder
 from shared.errors import ConfigurationError
 
@@ -20,16 +20,6 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be locked and .*: Is a directory$"):
         lock_folder(tmp_path)
-
-
-def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    drop_half_line(file)
-    assert not file.exists()
-    for content, left in ((b"", b""), (b'{"a": {}', b""), (b"{}\n", b"{}\n"), (b'{}\n{"a": {}', b"{}\n")):
-        file.write_bytes(content)
-        drop_half_line(file)
-        assert file.read_bytes() == left
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

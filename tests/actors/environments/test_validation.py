@@ -292,7 +292,6 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     assert taken == {name: value for name, (_, value) in options.items()}
     for name, value, expected in (
         ("limit", "1,5", "float"),
-        ("level", "low", "int"),
         ("depth", "deep", "int"),
         ("fast", "2", "bool"),
     ):

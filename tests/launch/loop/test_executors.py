@@ -126,9 +126,10 @@ def test_the_actors_of_a_node_play_its_share_and_train_on() -> None:
 def test_actors_without_a_share_wait_while_the_run_stops() -> None:
     node, share = Node(actors=2, k=2, hang_seconds=20.0), EvaluationShare(5, "sampled", 0, 1, 1, alone=True)
     node.collect(report(2, 1, 1.0, 1.0), report(1, 1, 1.0, 1.0))
-    # Actor 2 has the share, and ends the rollout that was under way first.
-    assert isinstance(node.collect(report(2, 2, 1.0, 1.0), 6.0, share=share), Heartbeat)
-    assert node.actors.tape == ["publish evaluated 7", "evaluate 2"]
+    # Actor 2 has the share, and ends the rollout that was under way first. Before that no sum has begun.
+    assert node.collect(6.0, share=share) == Heartbeat(0, new_steps_follow=False)
+    assert node.collect(report(2, 2, 1.0, 1.0), 6.0, share=share) == Heartbeat(0, new_steps_follow=True)
+    assert node.actors.tape == ["evaluate 2"]
     # Then the sum is completed.
     node.collect(part(node.actors, 2, 3.0), share=share)
     assert isinstance(node.collect(report(1, 2, 1.0, 1.0)), AggregatedReport)

@@ -127,7 +127,13 @@ def test_the_next_learner_gets_the_progress_of_the_dead_one(run: Callable, fake_
         ([(120, DIED), (120, raised(ConfigurationError("no game")))], False, TrainingFailedError),
     ],
 )
-def test_a_learner_without_a_successor_is_an_error(learners: list, interrupt: bool, error: type, run: Callable) -> None:
+def test_a_learner_without_a_successor_is_an_error(
+    learners: list, interrupt: bool, error: type, run: Callable, tmp_path: Path
+) -> None:
+    if error is TrainingFailedError:
+        assert isinstance(run(*learners)[0], ConfigurationError), "nothing was saved"
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints" / "update-10.index").touch()
     result, starts = run(*learners, interrupt=interrupt)
     assert isinstance(result, error)
     assert isinstance(result, ConfigurationError) == (error is ConfigurationError)

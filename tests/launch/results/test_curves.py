@@ -43,13 +43,6 @@ def test_a_curve_of_one_point_is_seen() -> None:
         assert figure.axes[0].lines[0].get_marker() == "o"
 
 
-def test_a_row_of_a_lost_session_is_left_out_by_its_seconds(tmp_path: Path) -> None:
-    """After a resume the rate may be higher: fewer seconds, and more frames."""
-    rows = [{"frames": frames, "elapsed_seconds": seconds} for frames, seconds in ((190, 1.0), (200, 1.2), (206, 1.1))]
-    written_run(tmp_path, rows)
-    assert [row["frames"] for row in read_rows(RunFolder(tmp_path))] == [190, 206]
-
-
 def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused: Callable[[str], str]) -> None:
     """As the mean of returns that are not finite."""
     page, row = tmp_path / "report.html", {"episodes": 3, "stage_microseconds": {"acting": 5.0}}

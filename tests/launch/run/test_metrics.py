@@ -110,7 +110,7 @@ def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: 
     """It would say that nothing was played in no time, and a terminal would keep that."""
     file = tmp_path / "metrics.jsonl"
     # A killed process left half a line. The first row of the resumed run follows the whole lines.
-    file.write_text('{"frames": 100}\n{"frames": 2')
+    file.write_text('{"frames": 0, "before": 1}\n{"frames": 2')
     run = Played(cartpole, tmp_path)
     run.seconds = 1.0
     run.metrics.write_row()
@@ -118,8 +118,8 @@ def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: 
         run.report()
     shown = run.metrics.latest
     run.metrics.write_last_row()
-    written = [json.loads(line)["frames"] for line in file.read_text().splitlines()]
-    assert (written[0], len(written)) == (100, 1 + rows)
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (written[0], len(written)) == ({"frames": 0, "before": 1}, 1 + rows)
     assert (run.metrics.latest is shown) == empty
 
 

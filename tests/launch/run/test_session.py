@@ -77,6 +77,16 @@ def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: 
     assert row["evaluation_return"] == before["evaluation"]["mean_return"]
 
 
+def test_a_resumed_run_drops_the_rows_of_a_session_that_was_killed(cartpole: RunConfig, tmp_path: Path) -> None:
+    session(replace(cartpole, total_frames=300), tmp_path).run()
+    *_, last = rows_of(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        # After the last checkpoint, and half a line.
+        file.write(json.dumps(last | {"frames": last["frames"] + 7}) + '\n{"frames": 4')
+    session(replace(cartpole, total_frames=600), tmp_path, resume=True)
+    assert rows_of(tmp_path)[-1] == last
+
+
 def test_training_measures_the_best_weights_until_an_evaluation_does(cartpole: RunConfig, tmp_path: Path) -> None:
     often, rare = (EvaluationConfig(every_frames=frames, episodes=3, environments=3) for frames in (1_000, 10**6))
     found = list[tuple[str, int]]()

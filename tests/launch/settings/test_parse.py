@@ -105,6 +105,7 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
             "--environment.wrappers a:B --environment.wrappers c:D e:F",
             Arguments(settings={"environment.wrappers": ("a:B", "c:D", "e:F")}),
         ),
+        ("--environment.wrappers a:B --environment.wrappers None", Arguments(settings={"environment.wrappers": ()})),
         # Flags may be given their values.
         ("--fast", Arguments(fast=True)),
         ("--fast=False", Arguments(fast=False)),

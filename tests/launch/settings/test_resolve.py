@@ -123,6 +123,8 @@ def test_a_settings_file_of_an_older_version_is_completed_by_a_resume(tmp_path: 
 def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "nstep-q"\nenvironment.id = "CartPole-v1"\nnetwork.name = "mlp"\n')
+    skips = tmp_path / "skips.toml"
+    skips.write_text(file.read_text() + "environment.frame_skip = 2\n")
     vectors = {"environment.id": "CartPole-v1", "network.name": "mlp"}
     typed = {**vectors, "environment.frame_skip": 4}
     for request, frame_skip in (
@@ -133,6 +135,7 @@ def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> No
         (TrainRequest(config=file, settings={"environment.frame_skip": 2}), 2),
         (TrainRequest("a3c", {"environment.id": "ALE/Breakout-v5"}), 4),
         (TrainRequest(config=file, settings={"environment.id": "ALE/Breakout-v5", "network.name": "a3c_cnn"}), 4),
+        (TrainRequest(config=skips, settings={"environment.id": "Acrobot-v1"}), 2),
     ):
         assert resolve_request(request).config.environment.frame_skip == frame_skip, request
 
