@@ -254,10 +254,13 @@ class Metrics:
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
         self._messages.emit(Row(json.loads(line)))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
-        shows = last or bool(row.evaluations) or row.elapsed_seconds - self._shown_seconds >= self._view_seconds
+        shows = last or row.elapsed_seconds - self._shown_seconds >= self._view_seconds
         if shows:
-            self.latest, self._shown_seconds = row, row.elapsed_seconds
-        if shows or row.own:
+            self._shown_seconds = row.elapsed_seconds
+        if shows or row.evaluations:
+            # No later row may show the evaluation.
+            self.latest = row
+        if shows or row.evaluations or row.own:
             self._on_row(row)
         span = self._counted() - self._mark
         if span[0] >= _RATE_SECONDS:
