@@ -3,7 +3,7 @@
 import base64
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -261,7 +261,8 @@ class Training:
             self._ended.set()
             self._started.set()
             # What came in between.
-            self._write_late()
+            with suppress(OSError):
+                self._write_late()
 
     def _train(self, display: Display) -> None:
         def on_event(event: Event) -> object:

@@ -102,6 +102,8 @@ def curve_of(run: RunMetrics, x: XAxis, y: str) -> Curve:
     values = [(row[_COLUMNS[x]], row[y]) for row in run.rows if isinstance(row.get(y), int | float)]
     if values:
         xs, ys = np.array(values, np.float64).T
+        # Seconds after a resume begin with those of the checkpoint, which may be fewer than a row's before.
+        xs = np.maximum.accumulate(xs)
         return Curve(run, xs, ys, evaluations) if y == TRAINING_RETURN else Curve(run, xs, ys)
     if y == TRAINING_RETURN:
         raise ConfigurationError(f"{run.folder.path}: no training episode with a finite return has ended")

@@ -283,6 +283,8 @@ def time_spent(runs: Sequence[Sequence[dict[str, Any]]]) -> TimeSpent:
     """Time per stage from the rows of at least one run; see `read_rows`."""
     rows = [row for run in runs for row in run]
     seconds = np.concatenate([np.diff([row["elapsed_seconds"] for row in run], prepend=0.0) for run in runs])
+    # The first row after a resume may have fewer than the one before.
+    seconds = np.maximum(seconds, 0.0)
     # Rates hold in rows between two rollouts, in which no stage was measured.
     rates = [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
     agent_steps = seconds * rates

@@ -180,7 +180,7 @@ class Metrics:
         if span[0] < _RATE_SECONDS:
             span = span + self._span_before
         # A row with an evaluation may come a moment after the one before.
-        interval = max(elapsed_seconds - self._started, min(self._view_seconds, 0.1))
+        interval = max(elapsed_seconds - self._started, 0.1 if self._evaluations else 1e-9)
         since_rollout = 0.0 if self.drains else elapsed_seconds - self._last_rollout
         lag_mean, _, lag_max = lag_summary(self._lags)
         frames, steps, updates = (span[1:] / max(span[0], since_rollout, 1e-9)).tolist()
@@ -305,14 +305,18 @@ class Metrics:
 
 
 def drop_rows_after(file: Path, frames: int) -> None:
-    """Drop the rows of a session that was killed after its last checkpoint, which has these frames, and half a line."""
+    """Drop half a line, and the rows of a session that was killed after its last checkpoint, which has these frames."""
     if not file.is_file():
         return
-    lines = file.read_bytes().splitlines(keepends=True)
-    rows = (object_of(line) if line.endswith(b"\n") else {} for line in lines)
-    kept = [line for line, row in zip(lines, rows, strict=True) if row and row["frames"] <= frames]
-    if kept != lines:
-        with replacement(file) as part:
+    content = file.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        os.truncate(file, len(whole))
+    lines = whole.splitlines(keepends=True)
+    kept = [line for line in lines if object_of(line).get("frames", 0) <= frames]
+    if len(kept) < len(lines):
+        # A full disk is no reason to stop. Readers pass over the rows.
+        with suppress(OSError), replacement(file) as part:
             part.write_bytes(b"".join(kept))
 
 

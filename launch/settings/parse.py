@@ -125,7 +125,7 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             more = read_value(name, options[name], [*following(attached)])
             # Of sizes the last ones count; names, as of wrappers, are added, and None removes them.
             before = values.get(name, ()) if more and get_args(options[name])[0] not in (int, float) else ()
-            values[name] = (*dict.fromkeys((*before, *more)),) if before else more
+            values[name] = (*before, *more)
         else:
             text = next(following(attached), None)
             if text is None:

@@ -315,8 +315,12 @@ def _of_new_run(request: TrainRequest) -> ResolvedRun:
         return run
     # A file of `tributary config` has the derived setting and its source: then the derived one is not a choice.
     alone = [name for name, source in _DERIVED_FROM.items() if name in file.settings and source not in file.settings]
-    # Where the line has another environment, that of the file decides on nothing.
-    read = file.settings | {name: request.settings[name] for name in {"environment.id"} & {*request.settings}}
+    read = dict(file.settings)
+    if "environment.id" in request.settings:
+        # Not the file's environment decides on the frame skip, nor the preset's own, which `tributary config` writes.
+        read["environment.id"] = request.settings["environment.id"]
+        if read.get("environment.frame_skip") == config.environment.frame_skip:
+            del read["environment.frame_skip"]
     with errors_of(file.path):
         changed = with_settings(config, _with_frame_skip(config, read))
         values = {name: attrgetter(name) for name in read}

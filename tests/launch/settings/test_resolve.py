@@ -10,6 +10,7 @@ import pytest
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.settings.files import with_settings
+from launch.settings.help import as_toml
 from launch.settings.resolve import TrainRequest, changed_by_hand, divided_among, resolve_request
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -123,7 +124,8 @@ def test_a_settings_file_of_an_older_version_is_completed_by_a_resume(tmp_path: 
 def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "nstep-q"\nenvironment.id = "CartPole-v1"\nnetwork.name = "mlp"\n')
-    skips = tmp_path / "skips.toml"
+    whole, skips = tmp_path / "whole.toml", tmp_path / "skips.toml"
+    whole.write_text(as_toml(PRESETS["a3c"].config, "a3c"))
     skips.write_text(file.read_text() + "environment.frame_skip = 2\n")
     vectors = {"environment.id": "CartPole-v1", "network.name": "mlp"}
     typed = {**vectors, "environment.frame_skip": 4}
@@ -136,6 +138,7 @@ def test_ataris_frame_skip_is_for_atari_unless_it_is_typed(tmp_path: Path) -> No
         (TrainRequest("a3c", {"environment.id": "ALE/Breakout-v5"}), 4),
         (TrainRequest(config=file, settings={"environment.id": "ALE/Breakout-v5", "network.name": "a3c_cnn"}), 4),
         (TrainRequest(config=skips, settings={"environment.id": "Acrobot-v1"}), 2),
+        (TrainRequest(config=whole, settings=vectors), 1),
     ):
         assert resolve_request(request).config.environment.frame_skip == frame_skip, request
 
