@@ -244,13 +244,12 @@ def games_in_short() -> str:
     rows = [
         (
             f"`{game.folder.name}`",
-            settings(game.folder),
             score(game.folder, "noop", game.digits),
             game.beside("zoo_ppo"),
         )
         for game in games()
     ]
-    return table("agent | preset `atari` | score | the zoo's PPO", rows)
+    return table("agent | score | the zoo's PPO", rows)
 
 
 def games_in_full() -> str:
@@ -294,7 +293,7 @@ def curve_table(runs: dict[str, RunFolder], millions: Sequence[float]) -> str:
 
 
 def game_curves() -> str:
-    runs = {f"{game.name}, {settings(game.folder)} settings": game.folder for game in games()}
+    runs = {game.name: game.folder for game in games()}
     return curve_table(runs, (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
 
