@@ -224,7 +224,7 @@ class Actor:
         return NextCall.ROLLOUT if self._gradients.rollout_is_done else NextCall.GRADIENT
 
     def _moments_of(self, rollout: Rollout) -> Moments:
-        """Of the observations in which an action was taken, without replaced numbers."""
+        """The moments of the observations that were acted on, but for those with replaced numbers."""
         # Those on a GPU are copied to the host.
         observations, _ = self._spec.split(np.asarray(rollout.observations[:-1]))
         parts, replaced, acted = self._spec.parts, self._builder.replaced, rollout.mask > 0.5

@@ -1,4 +1,4 @@
-"""Python processes of this project: their import paths, and garbage collection while they import."""
+"""Python processes of this project: import paths, garbage collection while they import, what forks must not hold."""
 
 import gc
 import os

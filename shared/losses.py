@@ -140,7 +140,7 @@ def standardised_by_recent(
     # Around `mean`, which is not the window's own mean while it is not full.
     variance = (squares - 2.0 * mean * total) / tf.maximum(number, 1.0) + tf.square(mean)
     scaled = tf.cast((exact - mean) * tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-8), tf.float32)
-    # No number deviates more from a window that it is in, and a later gradient's has it clipped or not at all.
+    # A number in the window cannot deviate more. That of a later gradient may have the number clipped, or not yet.
     largest = tf.cast(tf.sqrt(tf.maximum(number, WINDOW)), tf.float32)
     scaled = tf.clip_by_value(scaled, -largest, largest)
 

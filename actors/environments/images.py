@@ -139,7 +139,7 @@ def grey(image: ByteArray) -> ByteArray:
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """The axis of the channels, 2 if there is none; None if the array is no image."""
     if len(shape) in (2, 3) and min(shape[:2]) >= SMALLEST_SIDE:
-        # Of many channels, as of a long stack: the axis is the shorter one.
+        # With as many channels as an image has rows, as in a long stack, the shorter axis has the channels.
         first = len(shape) == 3 and min(shape) >= SMALLEST_SIDE and shape[0] < shape[2] and shape[0] != shape[1]
         return 0 if first else 2
     return 0 if len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE else None

@@ -139,7 +139,7 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
         for seed, path in paths.items():
             print_line(console, f"seed {seed}: {path}")
             try:
-                # As it is by now.
+                # Again: another command may have begun it meanwhile.
                 run = _resolve_seed(arguments, seed, path, console)
                 code = max(code, _train_seed(run, path, console, interrupts))
             except ConfigurationError as error:

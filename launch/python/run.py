@@ -291,9 +291,9 @@ class Training:
 
     def _write_late(self) -> None:
         """Write a copy of the last row with the numbers that came after it."""
-        # Not after the rows of a later session, whose place it would take.
         if not self._unwritten or not self._row:
             return
+        # Readers take it in place of the row before. After the rows of a later session it would replace those.
         if last_row(RunFolder(self.path)).get("frames", self._row["frames"]) == self._row["frames"]:
             self._row = self._row | {OWN + name: value for name, value in self._unwritten.items()}
             self._unwritten = {}

@@ -66,11 +66,11 @@ class Timer:
     frames: int | None = None
     since: tuple[float, int] = (0.0, 0)
 
-    def tick(self, now: Callable[[], tuple[float, int]]) -> None:
-        """Call the action if it is due. The next interval begins when the action has ended."""
+    def tick(self, now: Callable[[], tuple[float, int]], *, due: bool = False) -> None:
+        """Call the action if its interval has ended, or if `due`. The next one begins when the action has ended."""
         seconds, frames = now()
         reached = self.frames is not None and crossed_multiple(self.since[1], frames, self.frames)
-        if reached or seconds - self.since[0] >= self.seconds:
+        if due or reached or seconds - self.since[0] >= self.seconds:
             self.action()
             self.since = now()
 

@@ -8,7 +8,6 @@ Each pass of the loop takes one event of the coordinator, which is None when not
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -213,15 +212,13 @@ class TrainingSession:
             timer.since = self._now()
         for event in self._coordinator.run():
             self._take(event)
-            if isinstance(event, EvaluationResult):
-                # A resume after a kill finds it in the checkpoint, and in a row that is not after the checkpoint.
-                for timer in timers:
-                    timer.since = -math.inf, timer.since[1]
             self.evaluations.returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             if self._status == "running":
                 self.evaluations.request_if_due(self._point(), self._coordinator.evaluate)
+            # A resume after a kill finds an evaluation in the checkpoint, and in a row with the checkpoint's frames.
+            ended = isinstance(event, EvaluationResult)
             for timer in timers:
-                timer.tick(self._now)
+                timer.tick(self._now, due=ended)
             self._stop_if_due()
             # Actors that may still start, which takes a minute on a busy machine, are not waited for.
             if self._interrupted and not self._coordinator.messages and self.config.executor == "ray":

@@ -90,6 +90,7 @@ class RemoteCopy:
 
     def complete(self) -> None:
         """Update the copy of a run that has ended, unless it has the summary, which is copied last."""
+        # Storage that cannot be read: the update says so.
         with suppress(Exception):
             if self._files.cat_file(f"{self._root}/summary.json") == RunFolder(self._folder).summary.read_bytes():
                 return

@@ -123,7 +123,7 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             values.setdefault(name, {}).update({option: read_option(value) for option, value in options_of})
         elif get_origin(options[name]) is tuple:
             more = read_value(name, options[name], [*following(attached)])
-            # Of sizes the last ones count; names, as of wrappers, are added, and None removes them.
+            # An option that is typed again replaces numbers, and adds names, such as wrappers; None removes them.
             before = values.get(name, ()) if more and get_args(options[name])[0] not in (int, float) else ()
             values[name] = (*before, *more)
         else:
