@@ -35,7 +35,7 @@ from launch.output import exit_code
 from launch.presets import PRESETS
 from launch.results import curves, plot
 from launch.results.curves import read_rows
-from launch.results.evaluate import mean_and_error
+from launch.results.evaluate import human_normalised, mean_and_error
 from launch.run.folder import RunFolder, agent_steps_learned, read_object
 from launch.settings.files import by_full_name
 from launch.settings.resolve import divided_among
@@ -238,6 +238,41 @@ def campaign() -> str:
         hours = read_object(folder.summary)["wall_seconds"] / 3600
         rows.append((game, config.seed, made_with, steps, *scores, f"{hours:.1f}", manifest["hardware"]["cpu"]))
     return table("game | seed | settings | agent steps | `noop` | `machado` | hours | CPU", rows)
+
+
+# Coefficients of log10(1 + percent of a human) by Aitchison, Sweetser and Hutter 2022 (arXiv 2210.02019), Appendix E.
+_ATARI_5 = {"BattleZone": 0.3820, "DoubleDunk": 0.0679, "NameThisGame": 0.3108, "Phoenix": 0.1241, "Qbert": 0.0805}
+
+
+def atari_5() -> str:
+    """Scores of five games and the median score of 57 that they predict, in percent of a human."""
+    rows = []
+    with (STUDIES / "atari" / "atari-5.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            scores = {game: float(row[game]) for game in _ATARI_5}
+            rows.append((row["agent"], *_five(scores), f"{float(row['median']):.0f} % ({row['games']})"))
+    rows.append(("`atari`, seed 1", *_five(_scores_of_five()), "?"))
+    header = "agent | Battle Zone | Double Dunk | Name This Game | Phoenix | Q*bert"
+    return table(f"{header} | predicted | median (games)", rows)
+
+
+def _scores_of_five() -> dict[str, float]:
+    """Mean returns by `noop`, of those games of Atari-5 that the campaign has stored."""
+    folders = {game: STUDIES / "atari" / f"{game.lower()}-seed-1" for game in _ATARI_5}
+    files = {game: folder / "evaluation-noop.json" for game, folder in folders.items() if folder.exists()}
+    return {game: read_object(file)["mean_return"] for game, file in files.items()}
+
+
+def _five(scores: dict[str, float]) -> list[str]:
+    """The cells of the five games and of the prediction, – without one."""
+    cells = [number(scores[game], return_digits(game)) if game in scores else "–" for game in _ATARI_5]
+    return [*cells, f"{predicted_median(scores):.0f} %" if scores.keys() == _ATARI_5.keys() else "–"]
+
+
+def predicted_median(scores: dict[str, float]) -> float:
+    """The median of 57 games in percent of a human, from mean returns in five; less than random play counts as that."""
+    logs = {game: np.log10(1 + max(0.0, human_normalised(f"ALE/{game}-v5", scores[game]) or 0.0)) for game in _ATARI_5}
+    return float(10 ** sum(weight * logs[game] for game, weight in _ATARI_5.items()) - 1)
 
 
 def games_in_short() -> str:
@@ -482,6 +517,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "games": games_in_full,
     "games-in-short": games_in_short,
     "campaign": campaign,
+    "atari-5": atari_5,
     "game-curves": game_curves,
     "pong-seeds": pong_seeds,
     "pong-workers": pong_workers,

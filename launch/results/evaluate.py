@@ -269,17 +269,14 @@ def score_summary(played: EvaluationPart, environment_id: str, policy: Evaluatio
     returns, lengths, _, _ = played.episodes
     # One infinity makes a figure None, as a NaN does.
     returns = np.where(np.isfinite(returns), returns, np.nan)
-    figures, normalised = return_figures(returns, played.games, policy), None
-    if scores := _human_and_random(environment_id):
-        human, random = scores
-        normalised = 100 * (figures["mean_return"] - random) / (human - random)
+    figures = return_figures(returns, played.games, policy)
     summary = {
         **figures,
         "interval_95": bootstrap_interval(returns, independent(played.games, policy)),
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
-        "human_normalised_percent": normalised,
+        "human_normalised_percent": human_normalised(environment_id, figures["mean_return"]),
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
     }
@@ -305,12 +302,15 @@ def bootstrap_interval(returns: npt.NDArray[np.float64], games: npt.NDArray[np.i
     return float(low), float(high)
 
 
-def _human_and_random(environment_id: str) -> tuple[float, float] | None:
-    """Scores of a human player and of random play in the game of an id like ALE/Pong-v5; None without them.
+def human_normalised(environment_id: str, score: float) -> float | None:
+    """Percent between random play, 0, and a human player, 100, in the game of an id like ALE/Pong-v5; else None.
 
     From Wang et al. 2016 (arXiv 1511.06581), as in dqn_zoo. Mnih et al. 2015 have others for some games: 6875 for a
     human player of Alien in place of 7127.7. Games of other ids may only be called the same.
     """
     ale = _ALE_ID.fullmatch(environment_id.rpartition(":")[2])
     scores = json.loads(Path(__file__).with_name("human_scores.json").read_text(encoding="utf-8"))
-    return scores.get(ale[1]) if ale else None
+    if ale is None or ale[1] not in scores:
+        return None
+    human, random = scores[ale[1]]
+    return 100 * (score - random) / (human - random)

@@ -31,7 +31,8 @@ def test_each_table_stands_on_a_page() -> None:
     marks = [name for text in texts for _, name, _ in figures.MARKED.findall(text)]
     # Each mark has its end: a page has no other comments.
     assert sum(text.count("<!--") for text in texts) == 2 * len(marks)
-    others = {figures.STUDIES / "many_workers" / "rows.csv", figures.STUDIES / "atari" / "published.csv"}
+    names = ("many_workers/rows.csv", "atari/published.csv", "atari/atari-5.csv")
+    others = {figures.STUDIES / name for name in names}
     tables = {str(file.relative_to(figures.STUDIES)) for file in {*figures.STUDIES.glob("*/*.csv")} - others}
     assert sorted(marks) == sorted(figures.TABLES.keys() | tables)
     assert ROOT / "README.md" in MARKED
@@ -45,6 +46,17 @@ def test_a_picture_is_of_todays_rows(picture: Path) -> None:
 def test_each_picture_of_results_is_drawn() -> None:
     drawn = {*(ROOT / "docs" / "pictures").glob("*.svg"), *figures.REFERENCE_RUNS.glob("*.svg")}
     assert drawn - figures.PICTURES.keys() == {ROOT / "docs" / "pictures" / "architecture.svg"}
+
+
+def test_five_games_predict_the_median_of_57() -> None:
+    games = ("BattleZone", "DoubleDunk", "NameThisGame", "Phoenix", "Qbert")
+    random = dict(zip(games, (2360.0, -18.6, 2292.3, 761.4, 163.9), strict=True))
+    human = dict(zip(games, (37187.5, -16.4, 8049.0, 7242.6, 13455.0), strict=True))
+    assert figures.predicted_median(random) == 0 == figures.predicted_median(random | {"DoubleDunk": -24.0})
+    assert figures.predicted_median(human) == pytest.approx(101**0.9653 - 1)
+    # Deep IMPALA (arXiv 1802.01561, Table C.1), whose median of 57 games is 192 %.
+    impala = dict(zip(games, (20885.0, -0.33, 21537.2, 210996.45, 351200.12), strict=True))
+    assert figures.predicted_median(impala) == pytest.approx(226.4, abs=0.1)
 
 
 def test_each_measurement_says_where_it_was_made() -> None:
