@@ -245,33 +245,45 @@ _ATARI_5 = {"BattleZone": 0.3820, "DoubleDunk": 0.0679, "NameThisGame": 0.3108, 
 
 
 def atari_5() -> str:
-    """Scores of five games and the median score of 57 that they predict, in percent of a human."""
-    rows = []
-    with (STUDIES / "atari" / "atari-5.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            scores = {game: float(row[game]) for game in _ATARI_5}
-            rows.append((row["agent"], *_five(scores), f"{float(row['median']):.0f} % ({row['games']})"))
-    rows.append(("`atari`, seed 1", *_five(_scores_of_five()), "?"))
+    """Scores of five games and the median score of 57 that they predict, in percent of a human, beside the real one."""
+    with (STUDIES / "atari" / "published-57.csv").open(encoding="utf-8") as file:
+        rows, agents = list(csv.DictReader(file)), defaultdict[str, dict[str, float]](dict)
+    for row in rows:
+        game = row.pop("game")
+        for agent, mean_return in row.items():
+            if mean_return:
+                agents[agent][game] = float(mean_return)
+    lines = []
+    for agent, scores in agents.items():
+        real = statistics.median(_percent_of_a_human(*score) for score in scores.items())
+        lines.append((agent, *_five(scores), f"{real:.0f} % ({len(scores)})"))
+    lines.append(("`atari`, seed 1", *_five(_scores_of_five()), "?"))
     header = "agent | Battle Zone | Double Dunk | Name This Game | Phoenix | Q*bert"
-    return table(f"{header} | predicted | median (games)", rows)
+    return table(f"{header} | predicted | median (games)", lines)
 
 
 def _scores_of_five() -> dict[str, float]:
-    """Mean returns by `noop`, of those games of Atari-5 that the campaign has stored."""
-    folders = {game: STUDIES / "atari" / f"{game.lower()}-seed-1" for game in _ATARI_5}
-    files = {game: folder / "evaluation-noop.json" for game, folder in folders.items() if folder.exists()}
-    return {game: read_object(file)["mean_return"] for game, file in files.items()}
+    """Mean returns by `noop` and today's settings, of those games of Atari-5 that the campaign has stored."""
+    folders = {game: RunFolder(STUDIES / "atari" / f"{game.lower()}-seed-1") for game in _ATARI_5}
+    stored = {game: folder for game, folder in folders.items() if folder.path.exists() and is_of_today(folder)}
+    return {game: read_object(folder.path / "evaluation-noop.json")["mean_return"] for game, folder in stored.items()}
 
 
 def _five(scores: dict[str, float]) -> list[str]:
     """The cells of the five games and of the prediction, – without one."""
     cells = [number(scores[game], return_digits(game)) if game in scores else "–" for game in _ATARI_5]
-    return [*cells, f"{predicted_median(scores):.0f} %" if scores.keys() == _ATARI_5.keys() else "–"]
+    return [*cells, f"{predicted_median(scores):.0f} %" if scores.keys() >= _ATARI_5.keys() else "–"]
+
+
+def _percent_of_a_human(game: str, mean_return: float) -> float:
+    percent = human_normalised(f"ALE/{game}-v5", mean_return)
+    assert percent is not None, game
+    return percent
 
 
 def predicted_median(scores: dict[str, float]) -> float:
     """The median of 57 games in percent of a human, from mean returns in five; less than random play counts as that."""
-    logs = {game: np.log10(1 + max(0.0, human_normalised(f"ALE/{game}-v5", scores[game]) or 0.0)) for game in _ATARI_5}
+    logs = {game: np.log10(1 + max(0.0, _percent_of_a_human(game, scores[game]))) for game in _ATARI_5}
     return float(10 ** sum(weight * logs[game] for game, weight in _ATARI_5.items()) - 1)
 
 
