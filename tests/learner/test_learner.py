@@ -377,3 +377,6 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
         assert (one.mean_return, one.episodes) == (np.mean(range(20, 120)), 120)
         one.record(report(returns=(120,)), None, 0)
         assert one.mean_return == np.mean(range(21, 121))
+    too_large = Account(cartpole)
+    too_large.record(report(returns=(1.5e308, 1.5e308)), None, 0)
+    assert too_large.mean_return is None

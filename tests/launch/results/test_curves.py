@@ -80,6 +80,13 @@ def test_a_row_without_new_frames_stays_unless_it_has_no_later_seconds(tmp_path:
     assert [row["turn"] for row in read_rows(RunFolder(tmp_path))] == [0, 1, 3, 4]
 
 
+def test_seconds_of_a_curve_never_fall(tmp_path: Path) -> None:
+    """After a resume they begin with those of the checkpoint."""
+    rows = [(10, 5.0), (20, 4.0), (30, 6.0)]
+    run = written_run(tmp_path, ({"frames": f, "elapsed_seconds": s, "mean_return_100": 1.0} for f, s in rows))
+    assert list(curve_of(read_metrics(run), "seconds", "mean_return_100").x) == [5.0, 5.0, 6.0]
+
+
 PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3)]
 QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 2, [0.0, 4_000.0], rate=2e-3)]
 

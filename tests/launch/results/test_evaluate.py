@@ -60,7 +60,8 @@ def test_the_bootstrap_interval_has_its_coverage() -> None:
     for _ in range(200):
         low, high = bootstrap_interval(generator.normal(3.0, 1.0, 60), np.arange(60))
         inside += low <= 3.0 <= high
-    assert 180 <= inside <= 198
+    # Of 200, an interval of 95 % has 190; the percentile bootstrap of 60 games fewer.
+    assert 180 <= inside <= 191
 
 
 def test_a_repeated_game_adds_no_information() -> None:

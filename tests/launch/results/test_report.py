@@ -107,6 +107,9 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     assert spent.shares["wait"] == pytest.approx(1000 * 40 / 5000 / 100)
     # 20 gradients a second, of 5 ms in the first 10 s and of 15 ms in the next.
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
+    # After a resume the seconds may be fewer than before.
+    resumed = time_spent([[*rows, row(15.0, 1000.0, {"environment": 900.0}, 90.0)]])
+    assert (resumed.microseconds, resumed.learner_busy) == (spent.microseconds, spent.learner_busy)
     del rows[2]["learner_milliseconds"]
     assert time_spent([rows]).learner_busy == pytest.approx((1.0 + 3.0) / 20)
 
@@ -155,6 +158,8 @@ def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
         ("last evaluation", last, last),
         ("agent steps dropped", "2,000 for too_old", "4,000 for too_old"),
         ("actors replaced", "1", "2"),
+        # Of the whole run, not of its last row.
+        ("agent steps/s", "1,000", "1,000"),
         ("policy lag: mean, 95 %, most", "0.80, 1, 1", "1.60, 2, 2"),
     ):
         assert f"<td>{fact}</td><td>{first}</td><td>{second}</td>" in text
