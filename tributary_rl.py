@@ -233,3 +233,7 @@ def _training(on_row: OnRow | None, on_event: OnEvent | None, progress: bool, **
     from launch.python.run import Training, resolved_run
 
     return Training(resolved_run(**request), request["run_dir"], on_row, on_event, progress=progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

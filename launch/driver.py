@@ -22,7 +22,7 @@ import msgspec
 
 from launch.interrupts import Interrupts, StopRequest, take_all
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio, unexpected
-from launch.processes import module_command, module_environment, of_this_process
+from launch.processes import module_command, module_environment, of_this_process, search_also, searched_folders
 from launch.run.events import Event
 from launch.run.modules import trust_environment
 from launch.tensorflow_setup import set_tensorflow_variables
@@ -68,7 +68,7 @@ def train_in_process(
                 pass_fds=[there.fileno()],
             )
         of_this_process(here)
-        _send(here, (plain, folder.absolute(), options, words))
+        _send(here, (plain, folder.absolute(), options, words, searched_folders()))
         outcome = _follow(here, process, on_event, stop or StopRequest())
     code = process.wait()
     if isinstance(outcome, Result):
@@ -144,7 +144,8 @@ def main(descriptor: str) -> int:
     """Train by the call that comes over a connection. Returns the exit code."""
     connection = Connection(int(descriptor))
     # The command is that of the manifest.
-    plain, folder, options, sys.argv = connection.recv()
+    plain, folder, options, sys.argv, folders = connection.recv()
+    search_also(folders)
     # A worker of Ray has it blocked, and its children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for kind in (signal.SIGINT, signal.SIGTERM):

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 _PROJECT = str(Path(__file__).resolve().parents[1])
+# Folders that only the program that started this process searches for modules.
+_of_caller: list[str] = []
 
 
 class _Closable(Protocol):
@@ -61,9 +63,20 @@ def _script_folder() -> list[str]:
     return [folder for folder in (os.path.dirname(os.path.realpath(sys.argv[0])),) if folder in sys.path]
 
 
+def searched_folders() -> list[str]:
+    """The places where this process finds modules, for a process that it starts."""
+    return [os.path.abspath(place) for place in sys.path if place and os.path.exists(place)]
+
+
+def search_also(folders: list[str]) -> None:
+    """Find modules in these folders of the caller too: last, so that they shadow nothing."""
+    _of_caller[:] = [folder for folder in folders if folder not in sys.path]
+    sys.path += _of_caller
+
+
 def worker_path() -> list[str]:
     """Folders that Ray prepends to the `sys.path` of its workers, in reverse order of precedence."""
-    return [*_script_folder(), os.getcwd(), _PROJECT]
+    return [*reversed(_of_caller), *_script_folder(), os.getcwd(), _PROJECT]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -51,8 +51,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
     folder, file = tmp_path_factory.mktemp("api") / "run", tmp_path_factory.mktemp("file") / "mine.toml"
     # What is given comes before the file.
     file.write_text("total_frames = 9_999_999\nnetwork.hidden_sizes = [8]\n")
+    # A module that only this program finds, as after `sys.path.append("../envs")` in a notebook.
+    (file.parent / "of_the_caller.py").touch()
+    sys.path.append(str(file.parent))
     rows: list[dict[str, Any]] = []
     quick = {name: value for name, value in QUICK.items() if not name.startswith("network")}
+    quick |= {"environment.imports": ["of_the_caller"]}
 
     def on_event(event: Any, training: Any) -> None:
         if isinstance(event, tributary.Row):
@@ -186,11 +190,16 @@ def test_a_task_of_rays_trains_on_its_cluster(tmp_path: Path) -> None:
     try:
         address = ray.get_runtime_context().gcs_address
 
+        # The task runs in another folder than this program, whose folders Ray gives to the task alone.
+        (tmp_path / "of_the_task.py").touch()
+
         @ray.remote(num_cpus=0)
         class Trainer:
             def train(self, folder: Path) -> tuple[str, str, int]:
                 quick = {name: value for name, value in QUICK.items() if name != "executor"}
                 quick |= {"actors": 1, "address": ray.get_runtime_context().gcs_address}
+                quick |= {"environment.imports": ["of_the_task"]}
+                sys.path.append(str(folder.parent))
                 trained = tributary.train("cartpole", total_frames=2_000, run_dir=folder, settings=quick)
                 action, _ = tributary.load(trained).act([0, 0, 0, 0])
                 return trained.config.address, trained.summary["status"], int(action)

@@ -69,6 +69,8 @@ class WorkerPool:
         self._executor, self._supervision, self._clock = executor, supervision, clock
         self._watched: dict[int, _Watched] = {}
         self._deaths: deque[float] = deque()
+        # Whether a rollout was ever completed: deaths before have a lasting cause, however far apart they are.
+        self._works = False
         # Replacements that have not reported yet.
         self._unproven: set[int] = set()
         # Replacements to be started: due time, failure.
@@ -108,6 +110,7 @@ class WorkerPool:
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its call."""
         self._unproven.discard(report.actor_id)
+        self._works = True
         watched, worked = self._watched[report.actor_id], worked_seconds(report)
         watched.unfinished = isinstance(report, GradientReport) and report.new_steps_follow
         assert watched.since is not None, "a report ends a call"
@@ -191,13 +194,12 @@ class WorkerPool:
         """Count a death against the limit, past which a run that is not stopping fails."""
         self._deaths.append(self._clock())
         # All count while the run stops: it would wait for a sum for ever.
-        while not self.stopping and self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
+        while self._works and not self.stopping and self._deaths[0] < self._deaths[-1] - _RESTART_WINDOW_SECONDS:
             self._deaths.popleft()
         if self._dies_too_often and not self.stopping:
-            raise TrainingFailedError(
-                f"more than --supervision.max-restarts {self._supervision.max_restarts} actors died within "
-                f"{_RESTART_WINDOW_SECONDS:.0f} s; the last: {failed}"
-            )
+            when = f"within {_RESTART_WINDOW_SECONDS:.0f} s" if self._works else "before any report"
+            limit = f"--supervision.max-restarts {self._supervision.max_restarts}"
+            raise TrainingFailedError(f"more than {limit} actors died {when}; the last: {failed}")
 
     def _follow_cluster(self) -> Iterator[Joined]:
         """Start actors in free slots."""
@@ -252,6 +254,7 @@ class _Watched:
     def hang_reason(self, now: float, config: SupervisionConfig) -> str | None:
         """The reason if the actor is silent for too long."""
         history, setting, limit = "and none before", "start-seconds", config.start_seconds
+        shorter = ", or make them shorter by --actor.unroll-length or --actor.total-environments"
         if self.first is not None:
             longest = max(self.last, default=0.0)
             history = f"and its longest rollout took {max(longest, self.first):.1f} s"
@@ -260,12 +263,12 @@ class _Watched:
                 # For its share of an evaluation an actor makes environments, as at its start.
                 limit = max(limit, config.start_seconds)
             else:
-                setting = "hang-seconds"
+                setting, shorter = "hang-seconds", ""
         if self.since is None or now - self.since <= limit:
             return None
         return (
             f"no report for {now - self.since:.0f} s, {history}: the actor hangs; if calls take this long, raise "
-            f"--supervision.{setting}"
+            f"--supervision.{setting}{shorter}"
         )
 
 

@@ -40,7 +40,10 @@ _LOCAL_OBJECT_STORE_BYTES = 2**30
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 # In place of Ray's last line, which refers to its pages.
-OUT_OF_MEMORY = "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors"
+OUT_OF_MEMORY = (
+    "Ray ended its process, as the memory of its machine was nearly full: start fewer --actors, or fewer environments "
+    "by --actor.total-environments"
+)
 _NODE_SECONDS = 1.0
 # A node that does not respond is passed over for this time. Then Ray's server has noticed, or the node was only busy.
 _SILENT_SECONDS = 60.0

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
@@ -27,8 +28,8 @@ from launch.run.weights import WeightsName
 from launch.settings.files import by_full_name, read_value
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.tensorflow_setup import share_tensorflow
-from shared.config import RunConfig
-from shared.errors import ConfigurationError, TrainingFailedError
+from shared.config import EnvironmentConfig, RunConfig
+from shared.errors import ConfigurationError, TrainingFailedError, setting_error
 
 OnRow = Callable[[dict[str, Any]], object]
 OnEvent = Callable[[Event, "Training"], object]
@@ -158,13 +159,38 @@ def resolved_run(
     preset: str | None, settings: Mapping[str, Any] | None, *, trust_imports: bool = False, **where: Any
 ) -> ResolvedRun:
     """The arguments of `tributary_rl.train` as a run with resolved settings; for errors see `resolve_request`."""
-    changes, preset = by_full_name(settings or {}), read_value("preset", str | None, preset)
+    if preset is not None and not isinstance(preset, str):
+        problem = "is no text: register the class of an environment in a module, and give MODULE:ID"
+        raise setting_error("preset", f"{preset}", problem)
+    changes = by_full_name(settings or {})
     named = {name: where.pop(name, None) for name in ("seed", "total_frames", "stop_after_seconds")}
     changes |= {name: value for name, value in named.items() if value is not None}
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
     where["config"] = read_value("config", Path | None, where.get("config"))
     with imports_permitted(every=trust_imports):
-        return resolve_request(TrainRequest(preset, changes, **where))
+        run = resolve_request(TrainRequest(preset, changes, **where))
+    _check_that_others_find(run.config.environment)
+    return run
+
+
+def _check_that_others_find(environment: EnvironmentConfig) -> None:
+    """Refuse an environment that is registered in this process only: a run has processes of its own."""
+    # Importing this module does without it.
+    import gymnasium
+
+    spec = gymnasium.registry.get(environment.registered_id)
+    entry = spec and spec.entry_point
+    if entry is None or environment.modules:
+        return
+    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    if module == "__main__":
+        problem = "is registered by this script or notebook, which other processes cannot import; put it into a module"
+        raise setting_error("environment.id", environment.id, f"{problem}, and give MODULE:{environment.id}")
+    package = module.partition(".")[0]
+    plugins = {plugin.module.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")}
+    if package not in {"gymnasium", "ale_py", *plugins}:
+        problem = f"is registered in this process only; give {package}:{environment.id}, for others to import {package}"
+        raise setting_error("environment.id", environment.id, problem)
 
 
 class Training:

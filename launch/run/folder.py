@@ -149,7 +149,9 @@ class RunFolder:
         """The resolved settings, to look at. `setting` is the option that named the folder."""
         file = self.settings_file
         if not file.is_file():
-            raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
+            inner = sorted(path.parent.name for path in self.path.glob("*/config.json"))
+            has = f"; it holds {len(inner)}: name one, such as {inner[0]}" if inner else ""
+            raise setting_error(setting, self.path, f"is not the folder of a run: it has no config.json{has}")
         try:
             return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, ConfigurationError) as error:

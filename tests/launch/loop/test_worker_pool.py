@@ -47,6 +47,15 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
         next(events)
 
 
+def test_actors_that_never_report_end_the_run_however_slowly_they_die(cartpole: RunConfig) -> None:
+    """As with an environment whose first rollout takes longer than --supervision.start-seconds."""
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=3, start_seconds=1_000.0)
+    executor.completions += [1.0] * 5_000
+    with pytest.raises(TrainingFailedError, match=r"3 actors died before any report.* --supervision.start-seconds"):
+        list(events)
+    assert coordinator.pool.actor_restarts == 2
+
+
 @pytest.mark.parametrize("within", [False, True])
 def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunConfig, within: bool) -> None:
     executor, events, coordinator, _ = begun(cartpole, actors=2, max_restarts=0)
@@ -70,7 +79,7 @@ def test_an_error_of_an_actor_stops_a_run_without_reports(within: bool, cartpole
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
-    executor, events, *_ = make(cartpole, 2, max_restarts=1, start_seconds=1e9)
+    executor, events, *_ = begun(cartpole, 2, max_restarts=1, start_seconds=1e9)
     for actor_id in (0, 1):
         executor.clock.now += 601.0
         executor.completions.append(Failed(actor_id, "gone"))
@@ -78,7 +87,7 @@ def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> 
 
 
 def test_a_replacement_that_has_not_reported_is_replaced_after_half_a_minute(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1)
+    executor, events, coordinator, _ = begun(cartpole, actors=1)
     executor.completions += [Failed(0, "gone"), Failed(1, "gone, too"), 29.0, 1.0]
     assert kinds(events, 5) == [Failed, Replaced, Failed, type(None), type(None)]
     executor.completions += [report(2, 1, 0), Failed(2, "gone")]
@@ -186,7 +195,7 @@ def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConf
 
 
 def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig) -> None:
-    executor, events, _, learner = make(cartpole, actors=1)
+    executor, events, _, learner = begun(cartpole, actors=1)
     bad = np.full(2, np.nan, np.float32)
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in range(3, 24)]
@@ -430,7 +439,7 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) 
 
 
 def test_an_end_waits_for_no_sum_of_a_node_whose_actors_die_again_and_again(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = make(cartpole, actors=1, max_restarts=1)
+    executor, events, coordinator, _ = begun(cartpole, actors=1, max_restarts=1)
     executor.completions += [report(0, 1, 0), Heartbeat(0, new_steps_follow=True)]
     assert kinds(events, 2) == [Outcome, Heartbeat]
     coordinator.stop()

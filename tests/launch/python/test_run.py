@@ -1,6 +1,7 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -147,6 +149,27 @@ def test_the_home_folder_may_be_written_with_a_tilde(monkeypatch: pytest.MonkeyP
     resolved = resolved_run("cartpole", {}, config="~/mine.toml", run_dir="~/run")
     assert resolved.config.seed == 3
     assert Training(resolved, "~/run", None, progress=False).path == tmp_path / "run"
+
+
+def _of_this_process(module: str) -> str:
+    """The id of an environment whose class says that it is of that module."""
+    entry = type("Own", (gymnasium.Env,), {"__module__": module})
+    gymnasium.register(name := f"Of-{module.strip('_').replace('.', '-')}-v0", entry)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        (lambda: _of_this_process("__main__"), "cannot import; put it into a module, and give MODULE:Of-main-v0"),
+        (lambda: _of_this_process("corridor.tasks"), "give corridor:Of-corridor-tasks-v0, for others"),
+        (lambda: gymnasium.Env, "register the class of an environment in a module, and give MODULE:ID"),
+    ],
+)
+def test_an_environment_that_other_processes_lack_is_refused(preset: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        resolved_run(preset(), {"network.name": "mlp"})
+    assert resolved_run("CartPole-v1", {}).config.environment.id == "CartPole-v1"
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])
