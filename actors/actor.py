@@ -224,13 +224,10 @@ class Actor:
         return NextCall.ROLLOUT if self._gradients.rollout_is_done else NextCall.GRADIENT
 
     def _moments_of(self, rollout: Rollout) -> Moments:
-        """The moments of the observations that were acted on, but for those with replaced numbers."""
+        """The moments of the observations that were acted on."""
         # Those on a GPU are copied to the host.
         observations, _ = self._spec.split(np.asarray(rollout.observations[:-1]))
-        parts, replaced, acted = self._spec.parts, self._builder.replaced, rollout.mask > 0.5
-        if replaced is not None:
-            acted &= ~replaced
-        observations = observations[acted]
+        parts, observations = self._spec.parts, observations[rollout.mask > 0.5]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def close(self) -> None:

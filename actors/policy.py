@@ -230,10 +230,12 @@ def _network_of(settings: NetworkConfig, shape: Any, heads: Sequence[Head], *mor
         problem = f"its model has outputs {outputs}; expected are, in float32, {expected}"
     elif base is Network and not _takes(model.inputs, shape):
         problem = f"its model has inputs {[tuple(x.shape[1:]) for x in model.inputs]}; observations are {tuple(shape)}"
-    elif unnamed := network.layers_without_a_name():
-        problem = (
-            f"its layer {unnamed[0]} has the name that Keras gave it, which other processes would not; name each layer"
-        )
+    elif NETWORKS[name].is_own:
+        # Keras numbers the layers without names of a process.
+        again: Network = make_registered("network.name", name, NETWORKS, base, settings, shape, heads, *more)
+        paths = zip(network.variables, again.variables, strict=True)
+        if unnamed := [one.path for one, other in paths if one.path != other.path]:
+            problem = f"its weight {unnamed[0]} has another name in each process; name each layer, those in layers too"
     if problem:
         raise setting_error("network.name", name, problem)
     return network

@@ -187,11 +187,6 @@ class RolloutBuilder:
         return rewards
 
     @property
-    def replaced(self) -> npt.NDArray[np.bool_] | None:
-        """The observations at times 0 … T-1 with replaced numbers, bool [T, B]; None if there are none."""
-        return self._replaced[:-1] if self._replaced[:-1].any() else None
-
-    @property
     def return_moments(self) -> Moments | None:
         if not self._normalises_rewards:
             return None

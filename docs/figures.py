@@ -94,7 +94,7 @@ def rates_in_short() -> str:
 
 def beside(line: dict[str, Any], peer: str) -> dict[str, Any]:
     """The line of a peer that was measured at the same time."""
-    (found,) = (made for made in measured(peer) if made["revision"] == line["revision"])
+    (found,) = (made for made in measured(peer) if (made["revision"], made["cpu"]) == (line["revision"], line["cpu"]))
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from launch.files import to_json
 from launch.machine import machine_bytes, usable_cores
-from shared.errors import PACKAGES
+from shared.errors import PACKAGES, counted
 
 _ROOT = Path(__file__).parents[1]
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -105,5 +105,4 @@ def _cpu() -> str:
 def hardware_line(origin: dict[str, Any]) -> str:
     """The hardware of a provenance in one line."""
     machine = origin["hardware"]
-    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
-    return f"{cores} of {machine['cpu']}, {machine['memory_gib']:g} GiB"
+    return f"{counted(machine['cores'], 'core')} of {machine['cpu']}, {machine['memory_gib']:g} GiB"

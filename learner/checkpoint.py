@@ -85,8 +85,11 @@ class Checkpoints:
             self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
             # Frees a full disk. Files of an earlier checkpoint of the same version stay.
+            parts = set[Path]()
             with suppress(OSError):
-                for part in set[Path]() if before is None else self._files() - before:
+                parts = parts if before is None else self._files() - before
+            for part in parts:
+                with suppress(OSError):
                     shutil.rmtree(part) if part.is_dir() else part.unlink()
             raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 

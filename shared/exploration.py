@@ -145,8 +145,6 @@ class StateDependentNoise(Explorer):
             # A state of before the first sample has none: it is drawn then.
             shape = self._noise.shape
             self._noise.assign(state["noise"] if "noise" in state else self.generator.normal(shape))
-        elif "noise" in state:
-            self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         environments, dimensions = self._shape

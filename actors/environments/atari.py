@@ -235,10 +235,10 @@ def _first(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def atari_game(environment_id: str) -> str | None:
-    """The ROM name behind a registered Atari id; None for other ids."""
+    """The ROM name behind a registered Atari id; None for other ids, registered or not."""
     register_games()
-    spec = gymnasium.spec(environment_id.rpartition(":")[2])
-    return spec.kwargs["game"] if spec.entry_point == "ale_py.env:AtariEnv" else None
+    spec = gymnasium.registry.get(environment_id.rpartition(":")[2])
+    return spec.kwargs["game"] if spec is not None and spec.entry_point == "ale_py.env:AtariEnv" else None
 
 
 def register_games() -> None:

@@ -325,7 +325,7 @@ def _layers(environment: Any) -> Iterator[Any]:
 def _typed(setting: str, options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
     """Options in the types that the parameters of `takers` have, by their annotations and defaults.
 
-    A ConfigurationError of `setting` for text where an annotation has only numbers or truth values.
+    A ConfigurationError of `setting` for a value of another kind where an annotation has only numbers or truth values.
     """
     parameters, typed = _parameters(*takers), {}
     for name, value in options.items():
@@ -336,9 +336,15 @@ def _typed(setting: str, options: Mapping[str, OptionValue], *takers: Any) -> di
         expected = types & {"int", "float", "bool"}
         # An annotation that is a class is written <class 'int'>.
         only = annotated and expected and types <= {*expected, "None", "class"}
-        if only and isinstance(typed[name], str):
+        if only and typed[name] is not None and not any(_is_a(kind, typed[name]) for kind in expected):
             raise setting_error(setting, f"{name} {value}", f"is no {' or '.join(sorted(expected))}")
     return typed
+
+
+def _is_a(kind: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return False
+    return {"bool": value in (0, 1), "int": value == value // 1, "float": True}[kind]
 
 
 def _parameters(*takers: Any) -> dict[str, inspect.Parameter]:
@@ -352,7 +358,8 @@ def _parameters(*takers: Any) -> dict[str, inspect.Parameter]:
 def _types(parameter: inspect.Parameter | None) -> set[str]:
     if parameter is None:
         return set()
-    names = set[str]() if parameter.default in (inspect.Parameter.empty, None) else {type(parameter.default).__name__}
+    default = parameter.default
+    names = set[str]() if default is None or default is inspect.Parameter.empty else {type(default).__name__}
     if parameter.annotation is inspect.Parameter.empty:
         return names
     return names | set(re.findall(r"\w+", str(parameter.annotation)))

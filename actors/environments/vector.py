@@ -152,8 +152,8 @@ class VectorEnvironment:
 
 
 def _reason(error: BaseException) -> str:
-    # Gymnasium's end of a pipe to a copy.
-    if isinstance(error, EOFError | ConnectionError):
+    # Gymnasium's end of a pipe to a copy; one of an environment has a place in its code.
+    if isinstance(error, EOFError | ConnectionError) and not raised_at(error):
         return "the process of a copy died; its output has the reason"
     # Gymnasium's advice is for its own extras, and for their versions before there were wheels.
     return _GYMNASIUMS_EXTRA.sub(r"pip install 'tributary-rl[\1]'", f"{typed_line(error)}{raised_at(error)}")

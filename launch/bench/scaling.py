@@ -57,8 +57,7 @@ _MEDIANS = (
     "updates_per_second",
     "policy_lag_mean",
     "learner_utilisation",
-)
-_REHEARSED_LOADS = (
+    # Of rehearsals only.
     "wait_share",
     "learner_cores",
     "learner_delay",
@@ -180,11 +179,7 @@ def summarise(configs: Mapping[int, RunConfig], states: Mapping[int, Sequence[di
             "gradients_per_update": configs[actors].learner.gradients_per_update,
             "unroll": configs[actors].actor.unroll_length,
             "repeats": len(repeats),
-            **{
-                name: float(np.median([repeat[name] for repeat in repeats]))
-                for name in _MEDIANS + _REHEARSED_LOADS
-                if name in repeats[0]
-            },
+            **{name: float(np.median([r[name] for r in repeats])) for name in _MEDIANS if name in repeats[0]},
             "least": min(rates),
             "most": max(rates),
             "policy_lag_p95": max(repeat["policy_lag_p95"] for repeat in repeats),

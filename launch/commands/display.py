@@ -20,6 +20,7 @@ from launch.presets import usual_agent_steps
 from launch.run.events import COLUMNS, Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.lookup import trust_option
 from shared.config import RunConfig
+from shared.errors import counted
 
 _PLAIN_LINE_SECONDS = 10.0
 _EXPECTATION_SECONDS = 10.0
@@ -73,7 +74,7 @@ class Display:
                 if self._is_live and self._shown is None:
                     self.wait_for(text)
             case Started(actors=actors, config=config):
-                text = f"starting {actors} actor{'s' * (actors > 1)}"
+                text = f"starting {counted(actors, 'actor')}"
                 if steps := config.actor.max_warm_up_rollouts * config.actor.agent_steps_in_flight:
                     text += f"; each first plays up to {steps:,} agent steps, which are not counted"
                 self.wait_for(text)

@@ -19,7 +19,7 @@ from launch.files import write_json
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StoppedWithoutLearnerError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted
 from launch.presets import PRESETS
-from launch.provenance import provenance
+from launch.provenance import provenance, revision
 from launch.run.folder import RunFolder, read_object
 from launch.run.lookup import discard_if_empty, new_run_dir, trust_option
 from launch.run.modules import imports_permitted
@@ -79,10 +79,13 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             with Display(resolved.config, console, resolved.preset) as display:
                 result = train(resolved.config, folder, display.show, stop=interrupts, **resolved.options)
         except KeyboardInterrupt as error:
-            line = "stopped before training began: there is nothing to save"
+            line, code = "stopped before training began: there is nothing to save", EXIT_INTERRUPTED
             began = not isinstance(error, StoppedBeforeTrainingError)
             if began and interrupts.concluding:
                 line = f"interrupted after training: all is saved in {folder.absolute()}"
+                if read_object(RunFolder(folder).summary).get("status") == "failed":
+                    # Its processes were ended.
+                    line, code = f"training failed: see log.txt in {folder.absolute()}", EXIT_FAILED
             if began and (interrupts.interrupted or isinstance(error, StoppedWithoutLearnerError)):
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
@@ -90,8 +93,8 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             if interrupts.interrupted:
                 discard_if_empty(folder)
                 # The interpreter would wait for a thread that trains, or that starts actors.
-                os._exit(EXIT_INTERRUPTED)
-            return EXIT_INTERRUPTED
+                os._exit(code)
+            return code
         except TrainingFailedError as error:
             print_line(console, f"training failed: {error}")
             print_line(console, f"run folder:   {folder.absolute()}")
@@ -131,9 +134,10 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     """
     console, code = Console(), EXIT_DONE
     paths = {seed: folder / f"seed-{seed}" for seed in seeds}
-    # A refused one is known before the first one trains.
-    for seed, path in paths.items():
-        _resolve_seed(arguments, seed, path, Console(quiet=True))
+    # A refused one is known before the first one trains. New ones differ in their seed, and environments take seconds.
+    first, begun = seeds[0], [seed for seed, path in paths.items() if path.exists()]
+    for seed in dict.fromkeys([first, *begun]):
+        _resolve_seed(arguments, seed, paths[seed], Console(quiet=True))
     refused: ConfigurationError | None = None
     with Interrupts() as interrupts, interrupts.training():
         for seed, path in paths.items():
@@ -176,7 +180,9 @@ def _resolve_seed(request: TrainRequest, seed: int, path: Path, console: Console
     if folder.has_checkpoint:
         before = folder.read_settings()
         others = [name for name in changes_of_resume(run.config, before) if not may_change(name)]
-        by_preset = request.config is None and read_object(folder.manifest).get("preset") == run.preset
+        # At one revision a preset is what it was: an option was forgotten, or given.
+        made = read_object(folder.manifest)
+        by_preset = request.config is None and made.get("preset") == run.preset and made.get("revision") != revision()
         if others and by_preset and not by_full_name(settings).keys() & others:
             line = f"preset {run.preset} has changed since seed {seed} began: this seed keeps its own"
             print_line(

@@ -132,11 +132,7 @@ def run_learners(
                 raise
             # The process would go on to write into the folder.
             ray.kill(process, no_restart=True)
-            if start.death is None or not start.resume:
-                raise StoppedBeforeTrainingError from None
-            # The files of earlier learners must not be discarded.
-            say("stopped before another learner was ready: the run ends with its last checkpoint")
-            raise StoppedWithoutLearnerError from None
+            raise _stopped(start, say, "before another learner was ready") from None
         except RayTaskError as error:
             # It raised and its process lives: another one would raise the same.
             if not isinstance(error.cause, ConfigurationError):
@@ -194,10 +190,16 @@ def _place_again(start: LearnerStart, say: Callable[[str], None], stop: StopRequ
         for line in placement_lines(config, placement, nodes):
             say(line)
         return placement
-    if not start.resume:
-        raise StoppedBeforeTrainingError
-    say("stopped while it waited for nodes: the run ends with its last checkpoint")
-    raise StoppedWithoutLearnerError
+    raise _stopped(start, say, "while it waited for nodes")
+
+
+def _stopped(start: LearnerStart, say: Callable[[str], None], when: str) -> KeyboardInterrupt:
+    """The end of a run without a learner: one that was stopped before it trained, or that ends with its checkpoint."""
+    if start.death is None or not start.resume:
+        return StoppedBeforeTrainingError()
+    # The files of earlier learners must not be discarded.
+    say(f"stopped {when}: the run ends with its last checkpoint")
+    return StoppedWithoutLearnerError()
 
 
 class RemoteLearner:

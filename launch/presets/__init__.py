@@ -113,7 +113,7 @@ def preset_for(environment_id: str, environment: EnvironmentConfig | None = None
     `environment`: further settings of it, on which its observations may depend.
     """
     # Not at the top: help and the list of presets do without Gymnasium, a tenth of a second.
-    from actors.environments import environment_spec
+    from actors.environments import atari_game, environment_spec
 
     config = replace(environment or EnvironmentConfig(), id=environment_id, frame_skip=1)
     import_modules(config.modules)
@@ -121,8 +121,8 @@ def preset_for(environment_id: str, environment: EnvironmentConfig | None = None
     for name, preset in presets.items():
         if preset.config.environment.id == config.registered_id and name not in ("vectors", "images"):
             return name
-    if (game := _game(environment_id)) is not None:
-        same_game = (name for name, preset in presets.items() if _game(preset.config.environment.id) == game)
+    if (game := atari_game(environment_id)) is not None:
+        same_game = (name for name, preset in presets.items() if atari_game(preset.config.environment.id) == game)
         return next(same_game, "atari")
     try:
         return "images" if environment_spec(config).images else "vectors"
@@ -141,16 +141,6 @@ def advice_on_preset(preset: str, environment_id: str) -> str:
 
 
 def is_atari(environment_id: str) -> bool:
-    return _game(environment_id) is not None
-
-
-def _game(environment_id: str) -> str | None:
-    """The ROM of an Atari game; None for another environment, and for an id that is not registered."""
-    import gymnasium
-
     from actors.environments import atari_game
 
-    try:
-        return atari_game(environment_id)
-    except gymnasium.error.Error:
-        return None
+    return atari_game(environment_id) is not None

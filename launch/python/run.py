@@ -280,7 +280,11 @@ class Training:
             self._error = error
             if isinstance(error, KeyboardInterrupt) and not self._stop.interrupted:
                 # Nobody pressed Ctrl-C.
-                self._error = TrainingFailedError("the run was stopped before it trained")
+                stopped = "the run was stopped before it trained"
+                if RunFolder(self.path).has_checkpoint:
+                    resume = f"resume={str(self.path)!r} goes on from its last checkpoint"
+                    stopped = f"the run was stopped before another learner was ready; {resume}"
+                self._error = TrainingFailedError(stopped)
         finally:
             if self._made:
                 discard_if_empty(self.path)

@@ -37,7 +37,7 @@ from launch.run.metrics import lag_summary
 from launch.run.summary import run_status
 from launch.settings.parse import Operand
 from shared.config import RunConfig, flat_settings
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, counted
 from shared.types import StageSeconds
 
 # x and y of each picture, and the least y that is shown: an explained variance of -100 says no more than one of -1.
@@ -143,7 +143,7 @@ def _page(runs: Sequence[RunReport]) -> str:
     return _filled(
         "report.html",
         title=escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"),
-        runs=f"{len(runs)} run{'s' * (len(runs) > 1)}",
+        runs=counted(len(runs), "run"),
         hardware=escape("; ".join(hardware) or "unknown hardware"),
         created=origin["created"][:16].replace("T", " "),
         groups="".join(_group(label, [runs[i] for i in members]) for label, members in groups),
@@ -266,11 +266,11 @@ class TimeSpent(NamedTuple):
     """Means over one or more runs.
 
     `microseconds`: of an actor per agent step, by stage, weighted by the agent steps of each row. `learner_busy` is the
-    fraction of time in which the learner processed gradients; None in rows without it.
+    fraction of time in which the learner processed gradients.
     """
 
     microseconds: dict[str, float]
-    learner_busy: float | None
+    learner_busy: float
 
     @property
     def shares(self) -> dict[str, float]:
@@ -292,11 +292,9 @@ def time_spent(runs: Sequence[Sequence[dict[str, Any]]]) -> TimeSpent:
     for stage in StageSeconds._fields:
         of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
         microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
-    # Seconds of work per second, NaN in rows without it.
-    busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * row["gradients_per_second"] for row in rows])
-    measured = np.where(np.isnan(busy), 0.0, seconds)
-    share = float(np.nansum(busy * measured) / measured.sum()) if measured.sum() > 0 else None
-    return TimeSpent(microseconds, None if share is None else min(1.0, share))
+    # Seconds of work per second.
+    busy = 1e-3 * np.array([row["learner_milliseconds"] * row["gradients_per_second"] for row in rows])
+    return TimeSpent(microseconds, min(1.0, float(busy @ seconds / (seconds.sum() or 1.0))))
 
 
 def held_back(spent: TimeSpent, config: RunConfig) -> list[str]:
@@ -305,7 +303,8 @@ def held_back(spent: TimeSpent, config: RunConfig) -> list[str]:
     stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=itemgetter(1))
     if work:
         lines.append(f"Most work of actors is {stage}, {work:.0%} of their time. To make it faster: {_ADVICE[stage]}.")
-    if (busy := spent.learner_busy) is not None and (work or wait) and config.executor == "ray":
+    if (work or wait) and config.executor == "ray":
+        busy = spent.learner_busy
         why = "the rest of the wait is communication" if wait >= _NOTABLE_WAIT else "it is no bottleneck"
         why = "the learner is the bottleneck" if busy >= _BUSY_LEARNER else why
         waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"

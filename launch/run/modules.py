@@ -65,7 +65,8 @@ def module_digests(environment: EnvironmentConfig) -> dict[str, str]:
             files += Path(folder).rglob("*.py")
         sources = b"\0".join(file.read_bytes() for file in sorted(set(files)) if file.is_file())
         digests[name] = hashlib.sha256(sources).hexdigest()
-        known = imported_digests.get(name)
-        if module is not None and (known is None or known[0] is not module.__spec__):
-            imported_digests[name] = module.__spec__, digests[name]
+        # A module may put any object in its place.
+        known, spec = imported_digests.get(name), getattr(module, "__spec__", None)
+        if module is not None and (known is None or known[0] is not spec):
+            imported_digests[name] = spec, digests[name]
     return digests

@@ -27,8 +27,14 @@ _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]
 def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
     """The finished files of a folder by relative path: time, size, and inode, which is new in a replaced file."""
     stamps = {}
-    # A folder that cannot be read for a moment must not pass for an empty one: the copy's files would be removed.
-    for parent, _, names in os.walk(folder, onerror=_raise):
+
+    def on_error(error: OSError) -> None:
+        # Those of a folder that cannot be read for a moment would be removed from the copy.
+        has_checkpoints = error.filename in (str(folder), str(RunFolder(folder).checkpoints))
+        if has_checkpoints and not isinstance(error, FileNotFoundError):
+            raise error
+
+    for parent, _, names in os.walk(folder, onerror=on_error):
         for name in names:
             path = Path(parent, name)
             if name == LOCK_FILE or _UNFINISHED.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(path.parent.name):
@@ -38,11 +44,6 @@ def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
                 status = path.stat()
                 stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
     return stamps
-
-
-def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 _CHECKPOINT = re.compile(r"/update-(\d+)\.index$")
@@ -130,7 +131,7 @@ class RemoteCopy:
             if incomplete:
                 self._log(
                     f"warning: checkpoints were replaced before they reached {self._url}, which is slow: raise "
-                    f"--checkpoint.every-seconds or --checkpoint.keep"
+                    f"--checkpoint.every-seconds, --evaluation.every-frames or --checkpoint.keep"
                 )
             return
         self._files.invalidate_cache()
@@ -142,35 +143,34 @@ class RemoteCopy:
 def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
     """Refuse storage that is the run's own folder, that cannot be written to, or that has another or a later run."""
     files, root = _open(url)
-    # A user who has lost the folder may resume in its copy.
-    if "file" in _protocols(files) and os.path.realpath(root) == os.path.realpath(folder.path):
-        raise setting_error("storage", url, "is the folder of the run; name another one, or None")
-    ahead = False
+    # A user who has lost the folder may resume in its copy. One within the folder would be copied into itself.
+    if "file" in _protocols(files) and Path(os.path.realpath(root)).is_relative_to(os.path.realpath(folder.path)):
+        raise setting_error("storage", url, "is the folder of the run, or within it; name another one, or None")
     try:
         files.invalidate_cache()
-        if not resume:
-            in_use = files.exists(f"{root}/config.json")
-        else:
+        in_use = files.exists(f"{root}/config.json")
+        if resume:
             # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
             manifest, path = read_object(folder.manifest), f"{root}/{folder.manifest.name}"
             copy = object_of(files.cat_file(path)) if files.exists(path) else {}
             in_use = bool(manifest and copy and copy != manifest)
-            ahead = _newest(files.find(f"{root}/checkpoints")) > _newest(map(str, folder.checkpoints.glob("*")))
-        if not in_use and not ahead:
-            _make_folder(files, root)
-            # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
-            probe = f"{root}/.tributary-{uuid4().hex}"
-            files.pipe_file(probe, b"")
-            files.rm_file(probe)
+        if in_use:
+            raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
+        newest = _newest(files.find(f"{root}/checkpoints")) if resume else -1
+        if newest > _newest(map(str, folder.checkpoints.glob("*"))):
+            # The first update would remove the checkpoints that this folder lacks.
+            problem = f"has a later checkpoint than {folder.path}: train --resume {quoted(url)} goes on from it"
+            raise setting_error("storage", url, f"{problem}; with --storage None the folder goes on alone")
+        _make_folder(files, root)
+        # A user who may list a bucket may still not write to it. Two runs that try at once have a file each.
+        probe = f"{root}/.tributary-{uuid4().hex}"
+        files.pipe_file(probe, b"")
+        files.rm_file(probe)
+    except ConfigurationError:
+        raise
     except Exception as error:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
-    if in_use:
-        raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
-    if ahead:
-        # The first update would remove the checkpoints that this folder lacks.
-        problem = f"has a later checkpoint than {folder.path}: train --resume {quoted(url)} goes on from it"
-        raise setting_error("storage", url, f"{problem}; with --storage None the folder goes on alone")
 
 
 def _newest(checkpoints: Iterable[str]) -> int:
@@ -188,7 +188,7 @@ def fetch(url: str, folder: Path) -> None:
         if f"{root}/config.json" not in names:
             raise setting_error("run", url, "holds no run: it has no config.json")
         paths = [PurePosixPath(name.removeprefix(root).lstrip("/")) for name in names]
-        if outside := [str(path) for path in paths if path.is_absolute() or ".." in path.parts]:
+        if outside := [str(path) for path in paths if ".." in path.parts]:
             raise ValueError(f"the file {outside[0]!r} is outside of the run's folder")
         for parent in {folder / path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)

@@ -110,9 +110,7 @@ def run_summary(
         "evaluation_agent_steps": evaluations.agent_steps,
         **asdict(counts),
         # A dead actor cannot report how far its rollout had come.
-        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost_with_actors
-        * actor.unroll_length
-        * actor.environments,
+        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost_with_actors * actor.agent_steps_in_flight,
     }
     return finite(summary)
 

@@ -21,7 +21,7 @@ from shared.config.checks import For, check_values, declared
 from shared.config.task import options_of
 from shared.config.training import VECTORS
 from shared.errors import ConfigurationError, alternatives, setting_error
-from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS
+from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS, class_of
 from shared.schedules import scheduled_value
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ def _rules_of_environment(config: RunConfig, spec: "EnvironmentSpec") -> Iterato
 def _rules_of_gpu_actors(config: RunConfig, *, resume: bool) -> Iterator[Rule]:
     actor, does_not_run = config.actor, "which GPU actors do not support; use --actor.device cpu"
     yield "network.recurrent", config.network.recurrent != "none", f"has a memory, {does_not_run}"
-    sarsa, state_dependent = config.method.name == "sarsa", config.exploration.noise == "state_dependent"
+    method, state_dependent = METHODS[config.method.name], config.exploration.noise == "state_dependent"
+    # Importing a class of the project imports TensorFlow, a class of the user's is imported.
+    sarsa = class_of(method).needs_next_actions if method.is_own else config.method.name == "sarsa"
     yield "method.name", sarsa, f"bootstraps from an action of the next rollout, {does_not_run}"
     yield "exploration.noise", state_dependent, f"is kept for the environments of one vector, {does_not_run}"
     odd = (resume or actor.total_environments is None) and actor.environments % VECTORS > 0

@@ -203,7 +203,7 @@ class CheckpointConfig:
     """The checkpoints from which a run can resume."""
 
     every_seconds: Annotated[float, Range(above=0)] = 120.0
-    """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
+    """Seconds between checkpoints. Others are saved at the start and the end of a run, and after evaluations."""
     every_frames: Annotated[int | None, Range(1)] = None
     """Frames between checkpoints, in addition to checkpoints by seconds."""
     keep: Annotated[int, Range(1)] = 3

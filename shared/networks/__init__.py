@@ -1,7 +1,6 @@
 """The interface of networks, and the base of networks that are Keras models."""
 
 import itertools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -166,20 +165,3 @@ class KerasNetwork(Network):
         *heads, features = self.model.outputs
         outputs = dict(zip((head.name for head in self._heads), heads, strict=True)) or {"features": features}
         return keras.Model(self.model.input, outputs, name=self.model.name)
-
-    def layers_without_a_name(self) -> list[str]:
-        """The layers with weights that have Keras' default names."""
-        names = [(layer.name, type(layer).__name__) for layer in _layers(self.model) if layer.weights]
-        return [name for name, kind in names if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
-
-
-def _layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """The layers of a model, and those of the models among them."""
-    for layer in model.layers:
-        yield layer
-        if isinstance(layer, keras.Model):
-            yield from _layers(layer)
-
-
-def _snake_case(name: str) -> str:
-    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()

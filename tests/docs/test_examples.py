@@ -332,6 +332,10 @@ def test_classes_of_a_script_are_found_by_other_processes_when_a_setting_names_t
         tributary.register_network("other", in_main, images=False)
 
 
+def normed(layer: keras.Layer) -> keras.Layer:
+    return keras.layers.SpectralNormalization(layer, name="normed")
+
+
 def of_model(features: bool = True, **changed: Any) -> type[KerasNetwork]:
     """A network of the user's with one hidden layer, which `changed` gives another name or other inputs."""
 
@@ -339,7 +343,8 @@ def of_model(features: bool = True, **changed: Any) -> type[KerasNetwork]:
         def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
             super().__init__(heads)
             inputs = keras.Input(changed.get("shape", shape))
-            x = keras.layers.Dense(3, name=changed.get("name", "hidden"))(inputs)
+            hidden = keras.layers.Dense(3, name=changed.get("name", "hidden"))
+            x = changed.get("around", lambda layer: layer)(hidden)(inputs)
             outputs = [keras.layers.Dense(head.units, name=head.name)(x) for head in heads]
             self.model = keras.Model(inputs, [*outputs, x] if features else outputs)
 
@@ -356,7 +361,8 @@ def of_model(features: bool = True, **changed: Any) -> type[KerasNetwork]:
         ("network", of_model(features=False), "its model has outputs .*; expected are, in float32, policy with 2 unit"),
         ("network", of_model(shape=(9,)), r"its model has inputs \[\(9,\)\]; observations are \(4,\)$"),
         # In another process it would have another name.
-        ("network", of_model(name=None), r"its layer dense(_\d+)? has the name"),
+        ("network", of_model(name=None), r"its weight dense(_\d+)?/kernel has another name in each process"),
+        ("network", of_model(name=None, around=normed), r"its weight normed/dense(_\d+)?/kernel has another name"),
     ],
 )
 def test_an_unusable_class_is_one_line(section: str, own: type, line: str, cartpole: RunConfig, monkeypatch) -> None:

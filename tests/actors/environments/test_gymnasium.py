@@ -193,6 +193,20 @@ def test_a_copy_that_cannot_be_made_in_its_process_is_one_line(working_folder: P
         VectorEnvironment(config, 2)
 
 
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_simulator_that_cannot_be_reached_is_named(vectorization: Any, working_folder: Path, monkeypatch) -> None:
+    (working_folder / "remote.py").write_text(
+        "import gymnasium\n"
+        "def make(**_):\n"
+        "    raise ConnectionRefusedError(111, 'no simulator at port 5000')\n"
+        "gymnasium.register('Remote-v0', make)\n"
+    )
+    monkeypatch.syspath_prepend(working_folder)
+    config = EnvironmentConfig(id="remote:Remote-v0", frame_skip=1, vectorization=vectorization)
+    with pytest.raises(EnvironmentFailedError, match=r"no simulator at port 5000 \(remote\.py:3, in make\)"):
+        VectorEnvironment(config, 2)
+
+
 def test_environments_in_processes_of_their_own_play_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "asynchronous.py").write_text(
         "import gymnasium, os\n"

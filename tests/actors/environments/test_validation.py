@@ -267,6 +267,7 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
         depth: "int | None" = 10,
         text: str = "",
         fast: bool = False,  # noqa: ARG001
+        goal=np.zeros(2),  # noqa: ARG001, B008
         **others: Any,
     ) -> gymnasium.Env:
         taken.update(level=level, limit=limit, code=code, seed=seed, depth=depth, text=text, **others)
@@ -293,9 +294,11 @@ def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.Monk
     for name, value, expected in (
         ("limit", "1,5", "float"),
         ("depth", "deep", "int"),
+        ("depth", "2.5", "int"),
         ("fast", "2", "bool"),
     ):
+        config = EnvironmentConfig(id="Options-v0", frame_skip=1, options={name: read_option(value)})
         with pytest.raises(ConfigurationError, match=f"--environment.options {name} {value}: is no {expected}"):
-            environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options={name: value}))
+            environment_spec(config)
     texts = EnvironmentConfig(options={"limit": math.inf, "depth": None}).options
     assert texts == {"limit": "inf", "depth": None}

@@ -18,6 +18,7 @@ from launch.cli import main
 from launch.commands.train import parse_seeds
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
+from launch.provenance import revision
 from launch.run.lock import lock_folder
 from launch.train import Result
 from shared.config import RunConfig
@@ -161,6 +162,10 @@ def test_seeds_keep_what_their_preset_was(calls: list[dict[str, Any]], capsys: p
     assert main(line.split()) == 2
     assert "the run has (32, 32)" in capsys.readouterr().err
     assert main(["train", "acrobot", "--seeds", "1,2", "--run-dir", "study"]) == 2
+    # At one revision an option was forgotten.
+    Path("study/seed-1/manifest.json").write_text(f'{{"preset": "cartpole", "revision": "{revision()}"}}')
+    assert main(["train", "cartpole", "--seeds", "1,2", "--run-dir", "study"]) == 2
+    assert "--network.hidden-sizes" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("working_folder")

@@ -222,8 +222,13 @@ def test_storage_is_not_the_folder_of_the_run(resume: bool, tmp_path: Path) -> N
     """Each update would write the folder's files over themselves."""
     (tmp_path / "mounted").symlink_to(tmp_path)
     run, url = RunFolder(tmp_path / "run"), f"file://{tmp_path}/mounted/run"
-    with pytest.raises(ConfigurationError, match=f"^--storage {url}: is the folder of the run; name another"):
-        check_storage(url, run, resume=resume)
+    # A copy within the folder would be copied into itself.
+    for place in (url, f"{url}/copy"):
+        with pytest.raises(
+            ConfigurationError, match=f"^--storage {place}: is the folder of the run, or within it"
+        ):
+            check_storage(place, run, resume=resume)
+    assert not run.path.exists()
 
 
 def test_a_folder_that_cannot_be_read_for_a_moment_costs_the_copy_nothing(
@@ -234,14 +239,20 @@ def test_a_folder_that_cannot_be_read_for_a_moment_costs_the_copy_nothing(
     logged: list[str] = []
     copy = RemoteCopy(tmp_path / "run", f"file://{tmp_path}/copy", logged.append)
     copy.finish()
-    scandir = os.scandir
+    scandir, refused = os.scandir, "videos"
 
     def refuse(path: str) -> object:
-        if Path(path) == tmp_path / "run" / "checkpoints":
-            raise OSError(errno.ESTALE, "Stale file handle")
+        if Path(path) == tmp_path / "run" / refused:
+            raise OSError(errno.ESTALE, "Stale file handle", path)
         return scandir(path)
 
     monkeypatch.setattr("os.scandir", refuse)
+    (tmp_path / "run" / "videos").mkdir()
+    (tmp_path / "run" / "log.txt").touch()
+    copy.finish()
+    assert (tmp_path / "copy" / "log.txt").is_file()
+    assert not logged
+    refused = "checkpoints"
     copy.finish()
     assert (tmp_path / "copy" / "checkpoints" / "ckpt-1.index").is_file()
     assert "could not be brought up to date" in logged[-1]
