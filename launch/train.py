@@ -32,7 +32,7 @@ from launch.run.storage import RemoteCopy, check_storage
 from launch.run.summary import reached_limit
 from launch.run.tensorboard import check_trackers
 from launch.run.weights import FirstWeights, weights_to_start_from, write_weights
-from launch.settings.check import check_checkpoint, check_network, on_device, resume_lines
+from launch.settings.check import check_checkpoint, check_network, notes_on, on_device, resume_lines
 from launch.settings.resolve import divided_among, rollouts_line
 from launch.tensorflow_setup import kernels, prepare_for
 from shared.config import RunConfig
@@ -138,54 +138,67 @@ class _Run:
 
 def _prepare(run: _Run, start_from: Path | None) -> dict[str, Any] | None:
     """Check all that can be checked before a worker starts. Returns the summary of a run with nothing left to do."""
-    # Help, which imports this module, does without Gymnasium.
-    from actors.environments import environment_spec, measure_observation_mean
-
-    config, folder, resume = run.config, run.folder, run.resume
-    if resume:
+    if run.resume:
         # Another process may hold the folder: the lock is known at once, and missing files of that process are not
         # reported.
-        lock_folder(folder.path).close()
+        lock_folder(run.folder.path).close()
+    _check(run)
+    if run.resume:
+        return _continue(run)
+    _begin(run, start_from)
+    return None
+
+
+def _check(run: _Run) -> None:
+    """Check settings, environment and storage, and set the environment's facts; on this machine also its share."""
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import environment_spec
+
+    config = run.config
     run.on_event(Preparing("checking the settings and the environment"))
-    spec = run.spec = environment_spec(config.environment, trial=True)
-    check_network(config, spec)
-    for note in spec.notes:
+    run.spec = environment_spec(config.environment, trial=True)
+    check_network(config, run.spec)
+    for note in notes_on(config, run.spec):
         run.say(f"note: {note}")
-    if spec.left_out:
-        run.say(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
-        check_storage(config.storage, folder, resume=resume)
+        check_storage(config.storage, run.folder, resume=run.resume)
     if config.executor == "inline" or config.address == "local":
-        config, device = on_device(config, spec, usable_gpus(), resume=resume)
+        config, device = on_device(config, run.spec, usable_gpus(), resume=run.resume)
         run.say(device)
         run.budget = thread_budget(config)
-        if not resume:
-            config = divided_among(config, run.budget.actors)
-        run.config = config
-    if resume:
-        run.spec = folder.as_trained(config, spec)
-        check_checkpoint(config, run.spec, folder)
-        summary = read_object(folder.summary)
-        reached = reached_limit(config, summary)
-        if reached is not None:
-            run.say(reached)
-            if config.storage is not None:
-                # It may have missed the end of the run.
-                with lock_folder(folder.path):
-                    RemoteCopy(folder.path, config.storage, run.say).complete()
-            return summary
-        for line in resume_lines(config, folder):
-            run.say(line)
-    else:
-        folder.check_free()
-        if start_from is not None:
-            run.first = weights_to_start_from(config, spec, RunFolder(start_from))
-            run.spec = run.first.spec
-        elif centres_observations(config, spec):
-            run.on_event(Preparing("measuring the mean observation"))
-            run.spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+        run.config = config if run.resume else divided_among(config, run.budget.actors)
+
+
+def _continue(run: _Run) -> dict[str, Any] | None:
+    config, folder = run.config, run.folder
+    run.spec = folder.as_trained(config, run.spec)
+    check_checkpoint(config, run.spec, folder)
+    summary = read_object(folder.summary)
+    reached = reached_limit(config, summary)
+    if reached is not None:
+        run.say(reached)
+        if config.storage is not None:
+            # It may have missed the end of the run.
+            with lock_folder(folder.path):
+                RemoteCopy(folder.path, config.storage, run.say).complete()
+        return summary
+    for line in resume_lines(config, folder):
+        run.say(line)
     return None
+
+
+def _begin(run: _Run, start_from: Path | None) -> None:
+    from actors.environments import measure_observation_mean
+
+    config = run.config
+    run.folder.check_free()
+    if start_from is not None:
+        run.first = weights_to_start_from(config, run.spec, RunFolder(start_from))
+        run.spec = run.first.spec
+    elif centres_observations(config, run.spec):
+        run.on_event(Preparing("measuring the mean observation"))
+        run.spec = replace(run.spec, observation_mean=measure_observation_mean(config.environment, config.seed))
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:

@@ -73,6 +73,8 @@ def sections_of_own_classes(config: RunConfig) -> set[str]:
     return {section for section, entry in entries.items() if entry and entry.is_own}
 
 
+# Numbers that saturate the units of an mlp, as those that `running` clips to.
+_LARGE = 10.0
 # Bound of the memory for the rollouts of all actors together.
 _MAX_ROLLOUT_BYTES = 4 * 2**30
 
@@ -104,6 +106,18 @@ def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     ):
         options_of(setting, name, table, attrgetter(setting)(config))
     check_rules(config, spec)
+
+
+def notes_on(config: RunConfig, spec: "EnvironmentSpec") -> Iterator[str]:
+    """What the run makes of observations, where a user may expect something else."""
+    yield from spec.notes
+    if spec.left_out:
+        yield f"left out of observations, as it is text: {', '.join(spec.left_out)}"
+    if spec.parts is not None and config.network.observation_scaling == "none" and _has_mlp(config, spec):
+        largest = np.abs(np.array(spec.observation_bounds)).max(axis=0)
+        names = [name for name, size in spec.parts.numbers for _ in range(size)]
+        if large := dict.fromkeys(name for name, bound in zip(names, largest, strict=True) if bound > _LARGE):
+            yield f"{', '.join(large)}: not scaled; for numbers above {_LARGE:g} --network.observation-scaling running"
 
 
 # ---- The table of rules: each is a setting, whether its value is refused, and the remedy

@@ -115,23 +115,28 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             values[switched_off] = not _switch(switched_off, attached, left)
         elif name not in options:
             raise _unknown(word, name, options, title)
-        elif name in OPTIONS:
-            words = [*following(attached)]
-            if len(words) % 2:
-                raise setting_error(name, " ".join(words), "must be names and values, like length 5 goal far")
-            options_of = zip(words[::2], words[1::2], strict=True)
-            values.setdefault(name, {}).update({option: read_option(value) for option, value in options_of})
-        elif get_origin(options[name]) is tuple:
-            more = read_value(name, options[name], [*following(attached)])
-            # An option that is typed again replaces numbers, and adds names, such as wrappers; None removes them.
-            before = values.get(name, ()) if more and get_args(options[name])[0] not in (int, float) else ()
-            values[name] = (*before, *more)
         else:
-            text = next(following(attached), None)
-            if text is None:
-                raise ConfigurationError(f"{option_name(name)}: the value is missing")
-            values[name] = read_value(name, options[name], text)
+            values[name] = _value(name, options[name], following(attached), values.get(name))
     return values, loose
+
+
+def _value(name: str, kind: Any, texts: Iterator[str], before: Any) -> Any:
+    """The value of an option; `before` is that of the same option, typed earlier in the line."""
+    if name in OPTIONS:
+        words = [*texts]
+        if len(words) % 2:
+            raise setting_error(name, " ".join(words), "must be names and values, like length 5 goal far")
+        named = zip(words[::2], words[1::2], strict=True)
+        return {**(before or {}), **{option: read_option(value) for option, value in named}}
+    if get_origin(kind) is tuple:
+        more = read_value(name, kind, [*texts])
+        # An option that is typed again replaces numbers, and adds names, such as wrappers; None removes them.
+        adds = more and get_args(kind)[0] not in (int, float)
+        return (*(before or ()), *more) if adds else more
+    text = next(texts, None)
+    if text is None:
+        raise ConfigurationError(f"{option_name(name)}: the value is missing")
+    return read_value(name, kind, text)
 
 
 def _switch(name: str, attached: str | None, left: deque[str]) -> bool:

@@ -54,6 +54,9 @@ def test_the_environment_of_the_page_trains(working_folder: Path, monkeypatch: p
     monkeypatch.syspath_prepend(working_folder)
     assert "tributary train corridor:Corridor-v0" in page
     assert main(f"train corridor:Corridor-v0 {SMALL}".split()) == 0
+    assert "tributary record latest --trust-imports " in page
+    assert main(["record", "run", "--trust-imports", "--episodes", "1"]) == 0
+    assert [*Path("run/videos").iterdir()]
 
 
 @pytest.mark.slow

@@ -224,9 +224,7 @@ def test_storage_is_not_the_folder_of_the_run(resume: bool, tmp_path: Path) -> N
     run, url = RunFolder(tmp_path / "run"), f"file://{tmp_path}/mounted/run"
     # A copy within the folder would be copied into itself.
     for place in (url, f"{url}/copy"):
-        with pytest.raises(
-            ConfigurationError, match=f"^--storage {place}: is the folder of the run, or within it"
-        ):
+        with pytest.raises(ConfigurationError, match=f"^--storage {place}: is the folder of the run, or within it"):
             check_storage(place, run, resume=resume)
     assert not run.path.exists()
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.environments import EnvironmentSpec
 from launch.presets import PRESETS
 from launch.python.run import resolved_run
-from launch.settings.check import check_effects, check_network, may_change
+from launch.settings.check import check_effects, check_network, may_change, notes_on
 from launch.settings.files import KINDS, with_settings
 from launch.settings.help import as_toml, settings
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
@@ -173,6 +174,15 @@ def test_what_a_network_cannot_see_is_one_line(
         check_network(config, spec)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_large_numbers_beside_images_that_are_not_scaled_are_named() -> None:
+    parts = PARTS._replace(numbers=(("speed", 2), ("pose", 3)))
+    spec = replace(BOTH, parts=parts, observation_bounds=((-1.0,) * 4 + (-np.inf,), (1.0,) * 5))
+    expected = ["pose: not scaled; for numbers above 10 --network.observation-scaling running"]
+    assert list(notes_on(RunConfig(), spec)) == expected
+    assert not [*notes_on(RunConfig(network=NetworkConfig(observation_scaling="running")), spec)]
+    assert not [*notes_on(RunConfig(), replace(spec, observation_bounds=((-1.0,) * 5, (1.0,) * 5)))]
 
 
 def test_a_resume_refuses_changes_of_what_weights_and_counts_depend_on() -> None:
