@@ -235,7 +235,7 @@ def _network_of(settings: NetworkConfig, shape: Any, heads: Sequence[Head], *mor
         again: Network = make_registered("network.name", name, NETWORKS, base, settings, shape, heads, *more)
         paths = zip(network.variables, again.variables, strict=True)
         if unnamed := [one.path for one, other in paths if one.path != other.path]:
-            problem = f"its weight {unnamed[0]} has another name in each process; name each layer, those in layers too"
+            problem = f"its weight {unnamed[0]} has another name in each process; name layers, and weights of own ones"
     if problem:
         raise setting_error("network.name", name, problem)
     return network

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 import sysconfig
 import weakref
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 _PROJECT = str(Path(__file__).resolve().parents[1])
+# Workers would prefer such a folder, and with it other versions of packages.
+_INSTALLED = re.compile(r"/(site|dist)-packages(/|$)")
 # Folders that only the program that started this process searches for modules.
 _of_caller: list[str] = []
 
@@ -59,17 +62,18 @@ def without_collections(*, freeze: bool = False) -> Iterator[None]:
 
 
 def _script_folder() -> list[str]:
-    """The folder of this process's script, if modules are imported from it."""
-    return [folder for folder in (os.path.dirname(os.path.realpath(sys.argv[0])),) if folder in sys.path]
+    """The folder of this process's script, if modules are imported from it and are no installed ones."""
+    folder = os.path.dirname(os.path.realpath(sys.argv[0]))
+    return [folder] if folder in sys.path and not _INSTALLED.search(folder) else []
 
 
 def searched_folders() -> list[str]:
-    """The places where this process finds modules, for a process that it starts."""
-    return [os.path.abspath(place) for place in sys.path if place and os.path.exists(place)]
+    """The places where this process finds modules that are not installed, for a process that it starts."""
+    return [os.path.abspath(p) for p in sys.path if p and os.path.exists(p) and not _INSTALLED.search(p)]
 
 
 def search_also(folders: list[str]) -> None:
-    """Find modules in these folders of the caller too: last, so that they shadow nothing."""
+    """Find modules in these folders of the caller too: last here, and in workers before the standard library."""
     _of_caller[:] = [folder for folder in folders if folder not in sys.path]
     sys.path += _of_caller
 

@@ -20,6 +20,8 @@ from launch.machine import machine_bytes, usable_cores
 from shared.errors import PACKAGES, counted
 
 _ROOT = Path(__file__).parents[1]
+# Run by `python -m`.
+_MODULES = {"cli.py": "tributary", "tributary_rl.py": "tributary"}
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 # The folders of an absolute PATH or --option=PATH.
@@ -29,7 +31,7 @@ _FOLDERS = re.compile(r"^(|-[^/]*=)/.*/(?=[^/])")
 def provenance() -> dict[str, Any]:
     """Command, time, revision of the project, versions and hardware: part of every file that a command writes."""
     return {
-        "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]]),
+        "command": shlex.join([_MODULES.get(name := Path(sys.argv[0]).name, name), *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "revision": revision(),
         "versions": versions(),

@@ -81,14 +81,14 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
         except KeyboardInterrupt as error:
             line, code = "stopped before training began: there is nothing to save", EXIT_INTERRUPTED
             began = not isinstance(error, StoppedBeforeTrainingError)
-            if began and interrupts.concluding:
-                line = f"interrupted after training: all is saved in {folder.absolute()}"
-                if read_object(RunFolder(folder).summary).get("status") == "failed":
-                    # Its processes were ended.
-                    line, code = f"training failed: see log.txt in {folder.absolute()}", EXIT_FAILED
             if began and (interrupts.interrupted or isinstance(error, StoppedWithoutLearnerError)):
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
+            elif isinstance(error.__context__, TrainingFailedError):
+                # The processes of a failed run were being ended.
+                line, code = f"training failed: {error.__context__}", EXIT_FAILED
+            elif began and interrupts.concluding:
+                line = f"interrupted after training: all is saved in {folder.absolute()}"
             print_line(console, line)
             if interrupts.interrupted:
                 discard_if_empty(folder)

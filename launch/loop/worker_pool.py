@@ -16,7 +16,7 @@ The life of an actor:
       rollout raised      (Failed)
                             ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
                             ├── otherwise ───► a replacement under a new id, after a wait if one dies early (Replaced)
-                            └── more than max_restarts in ten minutes ─────────► TrainingFailedError
+                            └── more than max_restarts in ten minutes, or before any report ─► TrainingFailedError
 
     * or 20 × the longest of its last rollouts, 3 × the work of its first one, or start_seconds in an evaluation, if
       that is longer.

@@ -162,7 +162,8 @@ def resolved_run(
     if preset is not None and not isinstance(preset, str):
         problem = "is no text: register the class of an environment in a module, and give MODULE:ID"
         raise setting_error("preset", f"{preset}", problem)
-    changes = by_full_name(settings or {})
+    # A text of another type, such as an enumeration, would be none in the run's process.
+    changes, preset = by_full_name(settings or {}), read_value("preset", str | None, preset)
     named = {name: where.pop(name, None) for name in ("seed", "total_frames", "stop_after_seconds")}
     changes |= {name: value for name, value in named.items() if value is not None}
     where |= {name: str(where[name]) for name in ("resume", "start_from") if where.get(name) is not None}
@@ -180,16 +181,19 @@ def _check_that_others_find(environment: EnvironmentConfig) -> None:
 
     spec = gymnasium.registry.get(environment.registered_id)
     entry = spec and spec.entry_point
-    if entry is None or environment.modules:
+    if entry is None:
         return
-    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    # Of a `functools.partial`, the function.
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "func", entry).__module__
     if module == "__main__":
         problem = "is registered by this script or notebook, which other processes cannot import; put it into a module"
         raise setting_error("environment.id", environment.id, f"{problem}, and give MODULE:{environment.id}")
     package = module.partition(".")[0]
+    if environment.modules:
+        return
     plugins = {plugin.module.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")}
     if package not in {"gymnasium", "ale_py", *plugins}:
-        problem = f"is registered in this process only; give {package}:{environment.id}, for others to import {package}"
+        problem = f"is registered in this process only: register it in {module}, and give {module}:{environment.id}"
         raise setting_error("environment.id", environment.id, problem)
 
 
@@ -283,7 +287,7 @@ class Training:
                 stopped = "the run was stopped before it trained"
                 if RunFolder(self.path).has_checkpoint:
                     resume = f"resume={str(self.path)!r} goes on from its last checkpoint"
-                    stopped = f"the run was stopped before another learner was ready; {resume}"
+                    stopped = f"the run was stopped without a learner; {resume}"
                 self._error = TrainingFailedError(stopped)
         finally:
             if self._made:

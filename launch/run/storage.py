@@ -24,15 +24,20 @@ _UNFINISHED_FOLDER = re.compile(r"update-\d+_temp")
 _UNFINISHED = re.compile(r".*(\.part(-\d+)?(\.\w+)?|\.tempstate\d+|\.tmp[0-9a-f]*)")
 
 
-def stamps_of(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """The finished files of a folder by relative path: time, size, and inode, which is new in a replaced file."""
+def stamps_of(folder: Path, skip: Callable[[str], None]) -> dict[str, tuple[int, int, int]]:
+    """The finished files of a folder by relative path: time, size, and inode, which is new in a replaced file.
+
+    `skip` is called with the path of a folder that cannot be read, unless it has checkpoints.
+    """
     stamps = {}
 
     def on_error(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            return
         # Those of a folder that cannot be read for a moment would be removed from the copy.
-        has_checkpoints = error.filename in (str(folder), str(RunFolder(folder).checkpoints))
-        if has_checkpoints and not isinstance(error, FileNotFoundError):
+        if error.filename in (str(folder), str(RunFolder(folder).checkpoints)):
             raise error
+        skip(os.path.relpath(error.filename, folder))
 
     for parent, _, names in os.walk(folder, onerror=on_error):
         for name in names:
@@ -75,6 +80,7 @@ class RemoteCopy:
         self._folder, self._url, self._log = folder, url, log
         self._files, self._root = _open(url)
         self._stamps: dict[str, tuple[int, int, int]] = {}
+        self._skipped = set[str]()
         self._thread = threading.Thread()
 
     def start(self) -> None:
@@ -99,7 +105,7 @@ class RemoteCopy:
 
     def _update(self) -> None:
         try:
-            stamps = stamps_of(self._folder)
+            stamps = stamps_of(self._folder, self._skip)
             # Files that were deleted since, of old checkpoints.
             deleted = set[str]()
             for name in sorted(stamps, key=_order_of_copy):
@@ -111,6 +117,10 @@ class RemoteCopy:
                 except FileNotFoundError:
                     deleted.add(name)
                     continue
+                except PermissionError:
+                    # Of another user; those of the run are its own.
+                    self._skip(name)
+                    continue
                 _make_folder(self._files, path.rpartition("/")[0])
                 self._files.pipe_file(path, content)
             if RunFolder(self._folder).was_removed:
@@ -121,6 +131,11 @@ class RemoteCopy:
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
+
+    def _skip(self, name: str) -> None:
+        if name not in self._skipped:
+            self._skipped.add(name)
+            self._log(f"warning: {name} cannot be read, and is not in the copy at {self._url}")
 
     def _remove_checkpoints(self, names: Collection[str], deleted: Collection[str]) -> None:
         """Remove checkpoints that the folder lacks, some of an earlier process that made the copy. Other files stay."""

@@ -215,7 +215,8 @@ class SupervisionConfig:
     """Reactions to the death or hang of a process."""
 
     max_restarts: Annotated[int, Range(0)] = 10
-    """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
+    """Number of actors that may be replaced within ten minutes, or before any has reported. One more ends the run after
+    a checkpoint."""
     hang_seconds: Annotated[float, Range(above=0)] = 30.0
     """An actor counts as hung after 20 times the longest of its last 200 rollouts, but never before this many seconds,
     nor before three times the duration of its first rollout."""

@@ -137,7 +137,8 @@ class KerasNetwork(Network):
         seed: of the initial weights. The same seed gives the same weights in every process.
         observation_mean: to be subtracted from images, float32 of their shape; None if they are not centred.
 
-    Layers with weights need names: Keras' default names depend on the layers that a process has made before.
+    Layers with weights need names, and so do the weights of own layers (`add_weight(name=…)`): Keras' default names
+    depend on what a process has made before.
     """
 
     model: keras.Model

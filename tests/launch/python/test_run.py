@@ -1,5 +1,6 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
+import enum
 import json
 import re
 import threading
@@ -162,7 +163,7 @@ def _of_this_process(module: str) -> str:
     ("preset", "message"),
     [
         (lambda: _of_this_process("__main__"), "cannot import; put it into a module, and give MODULE:Of-main-v0"),
-        (lambda: _of_this_process("corridor.tasks"), "give corridor:Of-corridor-tasks-v0, for others"),
+        (lambda: _of_this_process("corridor.tasks"), "register it in corridor.tasks, and give corridor.tasks:Of-"),
         (lambda: gymnasium.Env, "register the class of an environment in a module, and give MODULE:ID"),
     ],
 )
@@ -170,6 +171,12 @@ def test_an_environment_that_other_processes_lack_is_refused(preset: Callable[[]
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         resolved_run(preset(), {"network.name": "mlp"})
     assert resolved_run("CartPole-v1", {}).config.environment.id == "CartPole-v1"
+
+
+def test_a_preset_may_be_a_text_of_another_type() -> None:
+    """The run's process cannot import an enumeration of the script."""
+    preset = enum.StrEnum("Preset", {"CARTPOLE": "cartpole"}).CARTPOLE
+    assert type(resolved_run(preset, {}).preset) is str
 
 
 @pytest.mark.parametrize("name", ["on_row", "on_event"])

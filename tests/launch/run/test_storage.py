@@ -249,6 +249,8 @@ def test_a_folder_that_cannot_be_read_for_a_moment_costs_the_copy_nothing(
     (tmp_path / "run" / "log.txt").touch()
     copy.finish()
     assert (tmp_path / "copy" / "log.txt").is_file()
+    assert logged.pop() == f"warning: videos cannot be read, and is not in the copy at file://{tmp_path}/copy"
+    copy.finish()
     assert not logged
     refused = "checkpoints"
     copy.finish()
