@@ -296,7 +296,7 @@ def games_in_short() -> str:
         )
         for game in games()
     ]
-    return table("agent | score | the zoo's PPO", rows)
+    return table("agent | score | PPO of Stable-Baselines3's zoo", rows)
 
 
 def games_in_full() -> str:

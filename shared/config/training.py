@@ -143,8 +143,8 @@ class ActorConfig:
     unroll_length: Annotated[int, Range(1)] = 20
     """Steps of each environment between two gradients; t_max in the paper, where it is 5."""
     total_environments: Annotated[int | None, Range(1)] = None
-    """Number of environments of all actors together. Each actor has the nearest whole share of them, and at least 64
-    agent steps in a rollout, or two environments: more actors than that play more environments. None, or an explicit
+    """Number of environments of all actors together. Each actor has the nearest whole share of them, but at least two,
+    or one if the unroll length is 64 or more: many actors play more environments. None, or an explicit
     --actor.environments: every actor has --actor.environments."""
     epochs: Annotated[int, Range(1)] = 1
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
