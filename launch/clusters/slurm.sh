@@ -24,6 +24,7 @@
 
 start=(pong)              # CHANGE: what a new run begins with: a preset, an environment's id, or --config FILE
 settings=()               # CHANGE: what is different in this run, as in (--total-frames 40M --lr 5e-4)
+storage=                  # CHANGE: a URL such as s3://bucket/run for a copy that survives this disk; of an array, its folder
 source .venv/bin/activate # CHANGE: with `module load` before it, if that is how you come by Python
 
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
@@ -33,6 +34,8 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     run=$run/seed-$SLURM_ARRAY_TASK_ID
     settings+=(--seed "$SLURM_ARRAY_TASK_ID")
 fi
+# Each seed has a copy of its own.
+[[ -n $storage ]] && settings+=(--storage "$storage${SLURM_ARRAY_TASK_ID:+/seed-$SLURM_ARRAY_TASK_ID}")
 
 # Beside the run: what Ray says, and the token that the nodes know each other by. Nobody else gets in.
 folder=$run.ray

@@ -219,6 +219,7 @@ class ClusterSlots(Slots):
         # Nodes that did not respond, and until when they are passed over.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
+        self._had_several = False
 
     def nodes(self, *, fresh: bool = False) -> Sequence[Node]:
         """The responding nodes among those that Ray's server lists as alive."""
@@ -229,7 +230,12 @@ class ClusterSlots(Slots):
         return self._nodes
 
     def slots_by_node(self) -> dict[str, int]:
-        return slots_by_node(self._config, self.nodes(), self._learner)
+        nodes = self.nodes()
+        self._had_several |= len(nodes) > 1
+        if self._had_several and all(node.marked for node in nodes):
+            # The others are gone for now. Actors that began beside the learner would stay there.
+            return {}
+        return slots_by_node(self._config, nodes, self._learner)
 
     def cores(self, node_id: str) -> float:
         return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
@@ -268,7 +274,10 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
 
 def check_nodes() -> None:
     """Compare every node of the joined cluster with this process; see `check_reports`. Takes seconds."""
-    check_reports(_reports(cluster_nodes(), quick_probe))
+    nodes = cluster_nodes()
+    reports = zip(nodes, _reports(nodes, quick_probe), strict=True)
+    # Ray's server lists a node for some time after its machine is gone.
+    check_reports([report for node, report in reports if "error" not in report or _responds(node)])
 
 
 def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -34,6 +34,9 @@ from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, TrainingFailedError, counted, typed_line
 
+# An interrupted run waits so long for its copy: Slurm leaves it two minutes.
+_COPY_SECONDS = 60.0
+
 
 class TrainingSession:
     """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads.
@@ -350,5 +353,5 @@ class TrainingSession:
         self.tensorboard.close()
         # A run that ends before it trains may be discarded.
         if self._copy is not None and self.learner.account.ledger.sampled:
-            self._copy.finish()
+            self._copy.finish(_COPY_SECONDS if self._interrupted else None)
         return summary

@@ -1,9 +1,11 @@
 """The copy of a run's folder in remote storage."""
 
+import math
 import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -54,6 +56,14 @@ def stamps_of(folder: Path, skip: Callable[[str], None]) -> dict[str, tuple[int,
 _CHECKPOINT = re.compile(r"/update-(\d+)\.index$")
 _CHECKPOINT_FILE = re.compile(r"checkpoints/update-(\d+)\.")
 _GROWING = re.compile(r"events\.out\..*|metrics\.jsonl|log\.txt")
+# Larger ones are copied at this interval, and not with each checkpoint.
+_LARGE_BYTES, _GROWING_SECONDS = 2**20, 600.0
+# Without an end so long, an update is slow or hangs.
+_SLOW_SECONDS = 600.0
+
+
+def _is_large_and_grows(name: str, stamp: tuple[int, int, int]) -> bool:
+    return stamp[1] > _LARGE_BYTES and _GROWING.fullmatch(name) is not None
 
 
 def _order_of_copy(name: str) -> tuple[int, int, bool, str]:
@@ -81,19 +91,33 @@ class RemoteCopy:
         self._files, self._root = _open(url)
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._skipped = set[str]()
+        self._grown = self._began = -math.inf
+        self._is_refused: bool | None = None
         self._thread = threading.Thread()
 
     def start(self) -> None:
         """Start an update, unless one is under way."""
+        now = time.monotonic()
         if not self._thread.is_alive():
+            self._began = now
             self._thread = threading.Thread(target=self._update, daemon=True)
             self._thread.start()
+        elif now - self._began > _SLOW_SECONDS:
+            self._began = math.inf
+            self._log(f"warning: a copy to {self._url} takes longer than {_SLOW_SECONDS / 60:.0f} minutes")
 
-    def finish(self) -> None:
-        """Update the copy once more: an update under way may be older than the last changes."""
-        if self._thread.is_alive():
-            self._thread.join()
-        self._update()
+    def finish(self, seconds: float | None = None) -> None:
+        """Update the copy once more: an update under way may be older than the last changes. Waits for `seconds`."""
+        thread = threading.Thread(target=self._finish, args=(self._thread,), daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            self._log(f"warning: the copy at {self._url} may miss the end of the run: a resume completes it")
+
+    def _finish(self, update: threading.Thread) -> None:
+        if update.is_alive():
+            update.join()
+        self._update(last=True)
 
     def complete(self) -> None:
         """Update the copy of a run that has ended, unless it has the summary, which is copied last."""
@@ -101,11 +125,22 @@ class RemoteCopy:
         with suppress(Exception):
             if self._files.cat_file(f"{self._root}/summary.json") == RunFolder(self._folder).summary.read_bytes():
                 return
-        self._update()
+        self._update(last=True)
 
-    def _update(self) -> None:
+    def _update(self, *, last: bool = False) -> None:
         try:
+            if self._is_refused is None:
+                self._is_refused = _of_another_run(self._files, self._root, RunFolder(self._folder))
+                if self._is_refused:
+                    self._log(f"warning: {self._url} holds another run: nothing is copied there")
+            if self._is_refused:
+                return
             stamps = stamps_of(self._folder, self._skip)
+            if last or time.monotonic() - self._grown >= _GROWING_SECONDS:
+                self._grown = time.monotonic()
+            else:
+                # They are sent whole, and of a long run they are larger than a checkpoint.
+                stamps |= {name: stamp for name, stamp in self._stamps.items() if _is_large_and_grows(name, stamp)}
             # Files that were deleted since, of old checkpoints.
             deleted = set[str]()
             for name in sorted(stamps, key=_order_of_copy):
@@ -165,10 +200,7 @@ def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
         files.invalidate_cache()
         in_use = files.exists(f"{root}/config.json")
         if resume:
-            # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
-            manifest, path = read_object(folder.manifest), f"{root}/{folder.manifest.name}"
-            copy = object_of(files.cat_file(path)) if files.exists(path) else {}
-            in_use = bool(manifest and copy and copy != manifest)
+            in_use = _of_another_run(files, root, folder)
         if in_use:
             raise setting_error("storage", url, f"holds another run: train --resume {quoted(url)} goes on with it")
         newest = _newest(files.find(f"{root}/checkpoints")) if resume else -1
@@ -186,6 +218,14 @@ def check_storage(url: str, folder: RunFolder, *, resume: bool) -> None:
     except Exception as error:
         # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
+
+
+def _of_another_run(files: "fsspec.AbstractFileSystem", root: str, folder: RunFolder) -> bool:
+    """True if the copy has the manifest of another run."""
+    # It is written once, with the time of the run's beginning. A full disk or a crash leaves a part of one.
+    manifest, path = read_object(folder.manifest), f"{root}/{folder.manifest.name}"
+    copy = object_of(files.cat_file(path)) if files.exists(path) else {}
+    return bool(manifest and copy and copy != manifest)
 
 
 def _newest(checkpoints: Iterable[str]) -> int:

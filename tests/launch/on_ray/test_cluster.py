@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from launch.doctor import quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import ACTOR_BYTES, LEARNER_BYTES, ThreadBudget
 from launch.on_ray import cluster
@@ -230,6 +231,25 @@ def test_a_silent_node_is_lost_and_taken_back_when_ray_lists_it_still(nodes: Sim
     assert nodes.slots.has_lost("w")
     assert nodes.slots.slots_by_node() == {"h": 2}
     assert nodes.asked == ["w", "h", "w"]
+
+
+def test_the_learners_node_takes_no_actors_while_the_others_are_gone(nodes: SimpleNamespace) -> None:
+    """They would stay there: a machine that joins again has its slots taken."""
+    marked = replace(HEAD, marked=True)
+    nodes.listed = [marked]
+    assert nodes.slots.slots_by_node() == {"h": 2}, "alone from the start"
+    for now, listed, slots in ((103.0, [marked, WORKER], {"w": 4}), (106.0, [marked], {}), (109.0, [], {})):
+        nodes.now, nodes.listed = now, listed
+        assert nodes.slots.slots_by_node() == slots
+
+
+def test_a_node_that_is_gone_refuses_no_run(nodes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = {"error": "The actor died", "advice": "install it", "node": "10.0.0.2"}
+    monkeypatch.setattr(cluster, "_reports", lambda *_: [quick_probe() | {"node": "10.0.0.1"}, failed])
+    with pytest.raises(ConfigurationError, match=r"node 10\.0\.0\.2: The actor died; install it"):
+        cluster.check_nodes()
+    nodes.answering = {"h"}
+    cluster.check_nodes()
 
 
 def test_a_sigterm_while_ray_starts_stops_the_run_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Copies of a run in remote storage."""
 
 import errno
+import json
 import os
 import shutil
 import threading
@@ -133,6 +134,47 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
     assert logged[0].endswith("could not be brought up to date: OSError: the network is down")
     copy.finish()
     assert [path.name for path in (there / "checkpoints").iterdir()] == ["update-3.index"]
+
+
+def test_a_copy_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    """Of two runs that began with the same storage, before either had a copy."""
+    files, logged = fsspec.filesystem("memory"), list[str]()
+    for run in ("first", "second"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "manifest.json").write_text(json.dumps({"created": run}))
+        copy = RemoteCopy(tmp_path / run, "memory://copy/shared", logged.append)
+        copy.finish()
+        copy.finish()
+    assert json.loads(files.cat_file("/copy/shared/manifest.json")) == {"created": "first"}
+    assert logged == ["warning: memory://copy/shared holds another run: nothing is copied there"]
+
+
+def test_large_files_that_grow_are_not_sent_with_each_checkpoint(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    copy = RemoteCopy(tmp_path, "memory://copy/large", Mock())
+
+    def grow(by: int) -> int:
+        for name in ("metrics.jsonl", "log.txt"):
+            with (tmp_path / name).open("ab") as file:
+                file.write(bytes(by // (1 if name == "metrics.jsonl" else 1000)))
+        copy.start()
+        copy._thread.join()
+        return files.size("/copy/large/metrics.jsonl")
+
+    assert grow(2**21) == 2**21
+    assert grow(100_000) == 2**21
+    assert files.size("/copy/large/log.txt") == (tmp_path / "log.txt").stat().st_size, "a small one is"
+    copy.finish()
+    assert files.size("/copy/large/metrics.jsonl") == 2**21 + 100_000
+
+
+def test_a_copy_that_hangs_does_not_hold_an_interrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    files, logged, goes_on = fsspec.filesystem("memory"), list[str](), threading.Event()
+    monkeypatch.setattr(files, "pipe_file", lambda *_: goes_on.wait())
+    RemoteCopy(tmp_path, "memory://copy/slow", logged.append).finish(0.01)
+    goes_on.set()
+    assert logged == ["warning: the copy at memory://copy/slow may miss the end of the run: a resume completes it"]
 
 
 def test_a_slow_copy_keeps_its_last_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
