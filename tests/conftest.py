@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
+import hypothesis
 import pytest
 
 from launch.cli import main
@@ -17,6 +18,9 @@ from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, Netw
 from shared.registry import EXPLORERS, METHODS, NETWORKS, OPTIMIZERS
 
 prepare_tensorflow(gpu=False)
+# The same examples in each run: one that fails fails again.
+hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("tests")
 # Modules of tests are in their folders, and here.
 _OF_TESTS = (Path(__file__).parent / "helpers", Path(__file__).parents[1] / "docs" / "examples")
 # Ray runs its workers at niceness 15: other load on the machine would delay the tests that wait for them.

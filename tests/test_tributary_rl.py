@@ -80,8 +80,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
 
 
 def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
-    frames = [row["frames"] for row in run.rows()]
-    assert frames == sorted(set(frames))
+    rows = [(row["frames"], row["elapsed_seconds"]) for row in run.rows()]
+    assert rows == sorted(set(rows))
     result = tributary.evaluate(run, episodes=4, seed=5, policy="greedy")
     assert (len(result["returns"]), result["policy"], result["seed"]) == (4, "greedy", 5)
     with pytest.raises(tributary.ConfigurationError, match="deterministic: must be as-trained"):

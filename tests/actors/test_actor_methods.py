@@ -177,6 +177,9 @@ class _MallocInfo(ctypes.Structure):
     _fields_ = [(f"number{i}", ctypes.c_size_t) for i in range(10)]
 
 
+needs_mallinfo2 = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc before 2.33")
+
+
 def allocated_bytes() -> int:
     """Bytes that C code, TensorFlow, NumPy and large objects hold: resident memory has gaps that hide leaks."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
@@ -216,6 +219,7 @@ def test_an_actor_traces_the_graphs_that_it_uses_and_no_others(cartpole: RunConf
     assert traces(actor) == 3
 
 
+@needs_mallinfo2
 @pytest.mark.parametrize(
     ("what", "task", "method", "calls", "most_bytes"),
     [

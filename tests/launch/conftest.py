@@ -1,5 +1,7 @@
 """Runs small enough to be made once for all tests of what is made of runs."""
 
+import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +9,9 @@ import pytest
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
+
+# Ray would write one into the home folder, or take that of an earlier cluster of this process.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 COMMON = f"--executor inline --actors 1 --log-every-seconds 0.05 {UNTIL_FRAMES}"
 

@@ -106,9 +106,9 @@ def test_what_is_seen_is_learned(what: str, settings: str, inputs: Any, action: 
     assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
     result = json.loads(Path("run/evaluation-training.json").read_text())
     # About 5 of 10 guesses are right by chance, and with two choices each counts half.
-    assert result["mean_return"] > 9.0
+    assert result["mean_return"] > 7.0
     assert list(result["info"]) == ["right"]
-    assert result["info"]["right"] > 0.8
+    assert result["info"]["right"] > 0.65
     rows = [json.loads(row) for row in Path("run/metrics.jsonl").read_text().splitlines()]
     found = [row["info/right"] for row in rows if "info/right" in row]
     assert 0.0 <= min(found) <= max(found) <= 1.0

@@ -25,7 +25,7 @@ from shared.types import EpisodeStats, GradientReport, Heartbeat, StageSeconds, 
 
 ROOT = Path(__file__).parents[3]
 NO_EPISODES = EpisodeStats(np.empty(0), np.empty(0, np.int64))
-REPORT = GradientReport(9, 9, 9, "layout", np.empty(0, np.float32), 8, 8, NO_EPISODES, StageSeconds(0.1, wait=9.0), {})
+REPORT = GradientReport(9, 9, 9, "layout", np.empty(0, np.float32), 8, 8, NO_EPISODES, StageSeconds(0.1, wait=1e9), {})
 CYCLE = [
     RecordedCall(Heartbeat(9), 0.02),
     RecordedCall(REPORT, 0.01),
@@ -50,7 +50,7 @@ def test_a_rehearsed_process_repeats_the_recorded_calls_at_the_weights_that_it_g
     assert all(report.gradient.tolist() == [1, 2, 3] for report in reports)
     assert reports[0].stage_seconds.environment == 0.1
     # The wait is its own, not that of the recording.
-    assert reports[0].stage_seconds.wait < 9.0
+    assert reports[0].stage_seconds.wait < 1e9
     assert (tmp_path / "5").is_file()
     vector = np.zeros(3, np.float32)
     for expected in ([1, 2, 3], [1, 2, 3], [0, 0, 0]):

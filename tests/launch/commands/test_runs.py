@@ -111,7 +111,9 @@ def test_a_run_of_another_process_is_listed_and_stopped(tmp_path: Path) -> None:
     command = [*TRIBUTARY, *f"train cartpole {SMALL} --total-frames 100M --run-dir {run}".split()]
     with Watched(command, tmp_path / "log", start_new_session=True) as training:
         training.wait_for(
-            lambda: (run / "config.json").exists() and (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0, "a row"
+            # The last file of a new folder.
+            lambda: (run / "manifest.json").exists() and (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0,
+            "a row",
         )
         (listed,) = runs_in(run.parent, tmp_path)
         expected = ("running", training.process.pid, 100_000_000)

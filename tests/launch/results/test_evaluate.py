@@ -269,8 +269,15 @@ def test_damaged_best_weights(run: Path) -> None:
     assert "another network" in refusal(load_weights, folder, "best", policy.layout)
     assert "must be auto, best, latest or a number" in refusal(load_weights, folder, "lastest", policy.layout)
     assert "no checkpoint is of this update" in refusal(load_weights, folder, np.int64(10**9), policy.layout)
-    assert all(refusal(load_weights, folder, "best", policy.layout) for _ in damages(run, "best.npz"))
     np.savez(folder.best_weights, version=3, parameters=parameters, mean_return=1.0, measure="training")
+    refused = 0
+    for _ in damages(run, "best.npz"):
+        if refusal(load_weights, folder, "best", policy.layout):
+            refused += 1
+        else:
+            # A file may be whole with something before it.
+            np.testing.assert_array_equal(load_weights(folder, "best", policy.layout)[0].parameters, parameters)
+    assert refused > 25
     snapshot, source = load_weights(folder, "auto", policy.layout)
     np.testing.assert_array_equal(snapshot.parameters, parameters)
     assert source == "the weights that were best in training (update 3)"

@@ -5,13 +5,13 @@ import json
 import os
 import shutil
 import threading
-import time
 from pathlib import Path, PurePosixPath
 from unittest.mock import Mock
 
 import fsspec
 import pytest
 from sessions import quick, session
+from waiting import wait_for
 
 from launch.cli import main
 from launch.interrupts import StopRequest
@@ -56,10 +56,7 @@ def test_a_copy_has_the_checkpoints_of_a_run_under_way(tmp_path: Path) -> None:
 
     def on_event(event: Event) -> None:
         if isinstance(event, Saved):
-            deadline = time.monotonic() + 30.0
-            while not copy.has_checkpoint and time.monotonic() < deadline:
-                time.sleep(0.01)
-            found.append(copy.has_checkpoint)
+            found.append(wait_for(lambda: copy.has_checkpoint, "a checkpoint in the copy"))
             stop.request("the test")
 
     config = quick(storage=f"file://{copy.path}", total_frames=10**7, checkpoint={"every_frames": 500})

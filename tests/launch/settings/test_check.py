@@ -87,9 +87,10 @@ def test_a_thread_waits_for_the_import_of_another(tmp_path: Path, monkeypatch: p
     (tmp_path / f"{name}.py").write_text("import threading\nbegun, goes_on = GATES\nbegun.set()\ngoes_on.wait(60)\n")
     gates = threading.Event(), threading.Event()
     monkeypatch.setattr("builtins.GATES", gates, raising=False)
-    imported = list[bool]()
+    imported, at_it = list[bool](), threading.Semaphore(0)
 
     def import_it() -> None:
+        at_it.release()
         import_modules([name])
         imported.append(hasattr(sys.modules[name], "goes_on") and gates[1].is_set())
 
@@ -97,6 +98,7 @@ def test_a_thread_waits_for_the_import_of_another(tmp_path: Path, monkeypatch: p
     threads[0].start()
     assert gates[0].wait(60)
     threads[1].start()
+    assert all(at_it.acquire(timeout=60) for _ in threads)
     threads[1].join(0.2)
     gates[1].set()
     for thread in threads:
