@@ -54,6 +54,7 @@ def train_in_process(
     trust_environment(config.environment)
     # Without types of the caller, such as an enumeration of texts, which the child cannot import.
     plain, words = msgspec.to_builtins(config), list(command or ["tributary", *sys.argv[1:]])
+    call = plain, folder.absolute(), options, words, searched_folders()
     here, there = Pipe()
     with here:
         with there:
@@ -68,7 +69,7 @@ def train_in_process(
                 pass_fds=[there.fileno()],
             )
         of_this_process(here)
-        _send(here, (plain, folder.absolute(), options, words, searched_folders()))
+        _send(here, call)
         outcome = _follow(here, process, on_event, stop or StopRequest())
     code = process.wait()
     if isinstance(outcome, Result):

@@ -69,7 +69,9 @@ def _script_folder() -> list[str]:
 
 def searched_folders() -> list[str]:
     """The places where this process finds modules that are not installed, for a process that it starts."""
-    return [os.path.abspath(p) for p in sys.path if p and os.path.exists(p) and not _INSTALLED.search(p)]
+    # A program may put a `Path` there.
+    places = [os.path.abspath(os.fsdecode(place)) for place in sys.path if place]
+    return [place for place in places if os.path.exists(place) and not _INSTALLED.search(place)]
 
 
 def search_also(folders: list[str]) -> None:

@@ -262,12 +262,11 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
 
 def _placed(run: _Run) -> tuple[Placement, ThreadBudget]:
     """The placement of a run on the machine or the cluster that was joined, to which its settings are fitted."""
-    from launch.on_ray.cluster import check_nodes, cluster_nodes
+    from launch.on_ray.cluster import checked_nodes
 
     if run.budget is not None:
         return local_placement(run.budget), run.budget
-    check_nodes()
-    nodes = cluster_nodes()
+    nodes = checked_nodes()
     run.config, device = on_device(run.config, run.spec, gpus_in_reach(run.config, nodes), resume=run.resume)
     run.say(device)
     placement = place(run.config, nodes)

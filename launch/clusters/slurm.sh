@@ -24,18 +24,18 @@
 
 start=(pong)              # CHANGE: what a new run begins with: a preset, an environment's id, or --config FILE
 settings=()               # CHANGE: what is different in this run, as in (--total-frames 40M --lr 5e-4)
-storage=                  # CHANGE: a URL such as s3://bucket/run for a copy that survives this disk; of an array, its folder
+storage=                  # CHANGE: a URL such as s3://bucket/runs, for a copy of each run that survives this disk
 source .venv/bin/activate # CHANGE: with `module load` before it, if that is how you come by Python
 
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 run=$(realpath -m "${RUN:-runs/slurm-$job}")
+runs=${run%/*}
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${job}_$SLURM_ARRAY_TASK_ID
     run=$run/seed-$SLURM_ARRAY_TASK_ID
     settings+=(--seed "$SLURM_ARRAY_TASK_ID")
 fi
-# Each seed has a copy of its own.
-[[ -n $storage ]] && settings+=(--storage "$storage${SLURM_ARRAY_TASK_ID:+/seed-$SLURM_ARRAY_TASK_ID}")
+[[ -n $storage ]] && settings+=(--storage "${storage%/}/${run#"$runs/"}")
 
 # Beside the run: what Ray says, and the token that the nodes know each other by. Nobody else gets in.
 folder=$run.ray

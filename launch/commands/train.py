@@ -28,7 +28,7 @@ from launch.settings.check import changes_of_resume, check_changes, may_change
 from launch.settings.files import by_full_name, option_name
 from launch.settings.resolve import ResolvedRun, TrainRequest, resolve_request
 from launch.train import Result, train
-from shared.errors import ConfigurationError, TrainingFailedError, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, TrainingFailedError, last_line, setting_error
 
 _MAX_SEEDS = 1_000
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
@@ -84,9 +84,9 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             if began and (interrupts.interrupted or isinstance(error, StoppedWithoutLearnerError)):
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
-            elif isinstance(error.__context__, TrainingFailedError):
+            elif (failure := _failure_before(error)) is not None:
                 # The processes of a failed run were being ended.
-                line, code = f"training failed: {error.__context__}", EXIT_FAILED
+                line, code = f"training failed: {last_line(failure)}", EXIT_FAILED
             elif began and interrupts.concluding:
                 line = f"interrupted after training: all is saved in {folder.absolute()}"
             print_line(console, line)
@@ -105,6 +105,15 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             return EXIT_FAILED
     write_json(arguments.json, {**result.summary, "run": str(folder.absolute()), **provenance()})
     return _exit_code(result)
+
+
+def _failure_before(interrupt: BaseException) -> BaseException | None:
+    """The error of the run that an interrupt came after, which says why it ends; None without one."""
+    kinds, error = (TrainingFailedError, EnvironmentFailedError), interrupt.__context__
+    # Importing ray for its class takes half a second.
+    while error is not None and not (isinstance(error, kinds) or type(error).__module__ == "ray.exceptions"):
+        error = error.__context__
+    return error
 
 
 def _exit_code(result: Result) -> int:

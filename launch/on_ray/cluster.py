@@ -211,15 +211,17 @@ def machines_requested(config: RunConfig, learner: Node) -> Iterator[None]:
 
 
 class ClusterSlots(Slots):
-    """The slots of the cluster's nodes, which are looked up again every two seconds."""
+    """The slots of the cluster's nodes, which are looked up again every two seconds.
 
-    def __init__(self, config: RunConfig, learner: Node) -> None:
-        self._config, self._learner = config, learner
+    `beside`: a node that is marked for the learner takes actors while it is alone.
+    """
+
+    def __init__(self, config: RunConfig, learner: Node, *, beside: bool = True) -> None:
+        self._config, self._learner, self._beside = config, learner, beside
         self._nodes: list[Node] = []
         # Nodes that did not respond, and until when they are passed over.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
-        self._had_several = False
 
     def nodes(self, *, fresh: bool = False) -> Sequence[Node]:
         """The responding nodes among those that Ray's server lists as alive."""
@@ -230,12 +232,7 @@ class ClusterSlots(Slots):
         return self._nodes
 
     def slots_by_node(self) -> dict[str, int]:
-        nodes = self.nodes()
-        self._had_several |= len(nodes) > 1
-        if self._had_several and all(node.marked for node in nodes):
-            # The others are gone for now. Actors that began beside the learner would stay there.
-            return {}
-        return slots_by_node(self._config, nodes, self._learner)
+        return slots_by_node(self._config, self.nodes(), self._learner, beside=self._beside)
 
     def cores(self, node_id: str) -> float:
         return next((cores_of_actors(node, self._learner) for node in self.nodes() if node.id == node_id), 0.0)
@@ -272,12 +269,14 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
         ray.shutdown()
 
 
-def check_nodes() -> None:
-    """Compare every node of the joined cluster with this process; see `check_reports`. Takes seconds."""
+def checked_nodes() -> list[Node]:
+    """The nodes of the joined cluster, each compared with this process; see `check_reports`. Takes seconds."""
     nodes = cluster_nodes()
     reports = zip(nodes, _reports(nodes, quick_probe), strict=True)
     # Ray's server lists a node for some time after its machine is gone.
-    check_reports([report for node, report in reports if "error" not in report or _responds(node)])
+    there = [(node, report) for node, report in reports if "error" not in report or _responds(node)]
+    check_reports([report for _, report in there])
+    return [node for node, _ in there]
 
 
 def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:

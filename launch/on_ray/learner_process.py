@@ -87,7 +87,9 @@ class LearnerProcess(SessionThread):
             raise setting_error("run_dir", folder, problem)
 
         def executor_from(first_actor_id: int) -> Executor:
-            slots = Slots(placement.total_actors) if placement.here else ClusterSlots(config, placement.learner)
+            slots = Slots(placement.total_actors)
+            if not placement.here:
+                slots = ClusterSlots(config, placement.learner, beside=placement.beside)
             kind = AggregatingExecutor if gradients_per_sum_by_node(config, placement) else RayExecutor
             executor = kind(config, spec, slots, first_actor_id)
             undo.callback(executor.close)
@@ -179,7 +181,7 @@ def _place_again(start: LearnerStart, say: Callable[[str], None], stop: StopRequ
     while not stop.requested:
         nodes = cluster_nodes()
         try:
-            placement = place(config, nodes)
+            placement = place(config, nodes, beside=start.placement.beside)
         except ConfigurationError as error:
             if str(error) != message:
                 message = str(error)

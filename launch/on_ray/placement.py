@@ -56,6 +56,11 @@ class Placement(NamedTuple):
     notes: tuple[str, ...] = ()
 
     @property
+    def beside(self) -> bool:
+        """True if the learner's node takes actors."""
+        return self.learner.id in self.actors
+
+    @property
     def here(self) -> bool:
         """True if the run is on this machine alone."""
         return not self.learner.id
@@ -90,8 +95,8 @@ def local_placement(budget: ThreadBudget) -> Placement:
     return Placement(Node("", "this machine", budget.cores, 0), {"": budget.actors})
 
 
-def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
-    """Plan a run on a cluster.
+def place(config: RunConfig, nodes: Sequence[Node], *, beside: bool = True) -> Placement:
+    """Plan a run on a cluster. For `beside` see `slots_by_node`.
 
     Raises:
         ConfigurationError: the nodes have fewer slots than the minimum of --actors, or the learner no GPU.
@@ -99,7 +104,7 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
     learner = learner_node(config, nodes)
-    slots = slots_by_node(config, nodes, learner)
+    slots = slots_by_node(config, nodes, learner, beside=beside)
     least, most = config.actor_range
     available = sum(slots.values())
     if available < least:
@@ -131,20 +136,23 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> Node:
 
 def gpus_in_reach(config: RunConfig, nodes: Sequence[Node]) -> float:
     """Number of GPUs of the learner and of the nodes that take actors."""
-    taking = _nodes_of_actors(nodes)
+    taking = _nodes_of_actors(nodes, beside=True)
     gpus = sum(node.gpus for node in taking)
     return gpus + (len(taking) < len(nodes) and config.learner.device == "gpu")
 
 
-def _nodes_of_actors(nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes that take actors. One that is marked for the learner takes none, unless it is alone."""
-    return [node for node in nodes if not node.marked] if len(nodes) > 1 else nodes
+def _nodes_of_actors(nodes: Sequence[Node], *, beside: bool) -> Sequence[Node]:
+    return nodes if beside and len(nodes) == 1 else [node for node in nodes if not node.marked]
 
 
-def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
-    """Number of actors that each node takes, by node id."""
+def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node, *, beside: bool = True) -> dict[str, int]:
+    """Number of actors that each node takes, by node id.
+
+    One that is marked for the learner takes none, unless it is alone and `beside`: actors that began there while the
+    others were gone would stay.
+    """
     slots = {}
-    for node in _nodes_of_actors(nodes):
+    for node in _nodes_of_actors(nodes, beside=beside):
         at_learner = node.id == learner.id
         actors = int(cores_of_actors(node, learner))
         if config.actor.device == "gpu":

@@ -1,10 +1,12 @@
 """Runs in a Python program: one that trains, in a driver process of its own, and the results of any."""
 
 import base64
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
@@ -183,17 +185,20 @@ def _check_that_others_find(environment: EnvironmentConfig) -> None:
     entry = spec and spec.entry_point
     if entry is None:
         return
-    # Of a `functools.partial`, the function.
-    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "func", entry).__module__
-    if module == "__main__":
+    entry = entry.func if isinstance(entry, partial) else entry
+    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    program, name = getattr(sys.modules["__main__"], "__file__", None), environment.registered_id
+    # A script may name itself as a module.
+    files = [getattr(sys.modules.get(of), "__file__", None) for of in environment.modules]
+    if module == "__main__" and (program is None or program not in files):
         problem = "is registered by this script or notebook, which other processes cannot import; put it into a module"
-        raise setting_error("environment.id", environment.id, f"{problem}, and give MODULE:{environment.id}")
-    package = module.partition(".")[0]
+        raise setting_error("environment.id", environment.id, f"{problem}, and give MODULE:{name}")
     if environment.modules:
         return
+    package = module.partition(".")[0]
     plugins = {plugin.module.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")}
     if package not in {"gymnasium", "ale_py", *plugins}:
-        problem = f"is registered in this process only: register it in {module}, and give {module}:{environment.id}"
+        problem = f"is registered in this process only: register it in {module}, and give {module}:{name}"
         raise setting_error("environment.id", environment.id, problem)
 
 

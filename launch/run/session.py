@@ -8,6 +8,7 @@ Each pass of the loop takes one event of the coordinator, which is None when not
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -34,7 +35,7 @@ from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, TrainingFailedError, counted, typed_line
 
-# An interrupted run waits so long for its copy: Slurm leaves it two minutes.
+# A job that Slurm interrupts waits so long for its copy: it has two minutes.
 _COPY_SECONDS = 60.0
 
 
@@ -353,5 +354,6 @@ class TrainingSession:
         self.tensorboard.close()
         # A run that ends before it trains may be discarded.
         if self._copy is not None and self.learner.account.ledger.sampled:
-            self._copy.finish(_COPY_SECONDS if self._interrupted else None)
+            limited = self._interrupted and "SLURM_JOB_ID" in os.environ
+            self._copy.finish(_COPY_SECONDS if limited else None)
         return summary

@@ -31,13 +31,13 @@ def stamps_of(folder: Path, skip: Callable[[str], None]) -> dict[str, tuple[int,
 
     `skip` is called with the path of a folder that cannot be read, unless it has checkpoints.
     """
-    stamps = {}
+    stamps, checkpoints = {}, RunFolder(folder).checkpoints
 
     def on_error(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):
             return
         # Those of a folder that cannot be read for a moment would be removed from the copy.
-        if error.filename in (str(folder), str(RunFolder(folder).checkpoints)):
+        if Path(error.filename) in (folder, checkpoints):
             raise error
         skip(os.path.relpath(error.filename, folder))
 
@@ -48,7 +48,14 @@ def stamps_of(folder: Path, skip: Callable[[str], None]) -> dict[str, tuple[int,
                 continue
             # An old checkpoint may be deleted meanwhile.
             with suppress(FileNotFoundError):
-                status = path.stat()
+                try:
+                    status = path.stat()
+                except PermissionError:
+                    # A folder that may be listed and not entered.
+                    if path.parent == checkpoints:
+                        raise
+                    skip(os.path.relpath(path, folder))
+                    continue
                 stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
     return stamps
 
@@ -67,8 +74,11 @@ def _is_large_and_grows(name: str, stamp: tuple[int, int, int]) -> bool:
 
 
 def _order_of_copy(name: str) -> tuple[int, int, bool, str]:
-    """Sort key. First the settings, then the newest checkpoint, which the folder keeps longest, its index last, as an
-    interrupted update must refer to no missing file; then files that grow, and those that tell of the last one."""
+    """Sort key. First the manifest, which names the run, and the settings, then the newest checkpoint, which the folder
+    keeps longest, its index last, as an interrupted update must refer to no missing file; then files that grow, and
+    those that tell of the last one."""
+    if name == "manifest.json":
+        return -1, 0, False, name
     if found := _CHECKPOINT_FILE.match(name):
         return 1, -int(found[1]), name.endswith(".index"), name
     is_last = name in ("checkpoints/checkpoint", "summary.json")
@@ -92,7 +102,7 @@ class RemoteCopy:
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._skipped = set[str]()
         self._grown = self._began = -math.inf
-        self._is_refused: bool | None = None
+        self._is_refused = False
         self._thread = threading.Thread()
 
     def start(self) -> None:
@@ -129,20 +139,23 @@ class RemoteCopy:
 
     def _update(self, *, last: bool = False) -> None:
         try:
-            if self._is_refused is None:
-                self._is_refused = _of_another_run(self._files, self._root, RunFolder(self._folder))
-                if self._is_refused:
-                    self._log(f"warning: {self._url} holds another run: nothing is copied there")
             if self._is_refused:
                 return
+            # Each time: two runs may begin at once, and the later manifest stays.
+            self._is_refused = _of_another_run(self._files, self._root, RunFolder(self._folder))
+            if self._is_refused:
+                self._log(f"warning: {self._url} holds another run: nothing is copied there any more")
+                return
             stamps = stamps_of(self._folder, self._skip)
+            if not last:
+                stamps.pop("summary.json", None)
             if last or time.monotonic() - self._grown >= _GROWING_SECONDS:
                 self._grown = time.monotonic()
             else:
                 # They are sent whole, and of a long run they are larger than a checkpoint.
                 stamps |= {name: stamp for name, stamp in self._stamps.items() if _is_large_and_grows(name, stamp)}
             # Files that were deleted since, of old checkpoints.
-            deleted = set[str]()
+            deleted, unread = set[str](), set[str]()
             for name in sorted(stamps, key=_order_of_copy):
                 if stamps[name] == self._stamps.get(name):
                     continue
@@ -153,8 +166,10 @@ class RemoteCopy:
                     deleted.add(name)
                     continue
                 except PermissionError:
-                    # Of another user; those of the run are its own.
+                    if _CHECKPOINT_FILE.match(name):
+                        raise
                     self._skip(name)
+                    unread.add(name)
                     continue
                 _make_folder(self._files, path.rpartition("/")[0])
                 self._files.pipe_file(path, content)
@@ -162,7 +177,7 @@ class RemoteCopy:
                 # The copy is all that is left of the run.
                 return
             self._remove_checkpoints(stamps.keys(), deleted)
-            self._stamps = stamps
+            self._stamps = {name: stamp for name, stamp in stamps.items() if name not in unread}
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")

@@ -46,9 +46,9 @@ def test_rays_schema_takes_the_file_with_its_token_and_versions(name: str) -> No
     assert "." in config["file_mounts"].values()
     assert any(target.endswith(".ray/auth_token") for target in config["file_mounts"])
     assert any("--constraint constraints.txt" in command for command in config["setup_commands"])
-    for commands in (config["head_start_ray_commands"], config["worker_start_ray_commands"]):
-        (start,) = (command for command in commands if "ray start" in command)
-        assert "RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 ray start" in start
+    for kind, patience in (("head", "RAY_JOB_STOP_WAIT_TIME_S=120 "), ("worker", "")):
+        (start,) = (command for command in config[f"{kind}_start_ray_commands"] if "ray start" in command)
+        assert f"RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 {patience}ray start" in start
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
 
 

@@ -86,8 +86,7 @@ def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch:
         trained.append(start.config)
         return {"status": "frames_reached"}
 
-    monkeypatch.setattr(cluster, "check_nodes", lambda: None)
-    monkeypatch.setattr(cluster, "cluster_nodes", lambda: nodes)
+    monkeypatch.setattr(cluster, "checked_nodes", lambda: nodes)
     monkeypatch.setattr(cluster, "machines_requested", lambda *_: nullcontext())
     monkeypatch.setattr(learner_process, "run_learners", run_learners)
     on_nodes = quick(executor="ray", address="10.0.0.1:6379", actors="auto")

@@ -236,20 +236,23 @@ def test_a_silent_node_is_lost_and_taken_back_when_ray_lists_it_still(nodes: Sim
 def test_the_learners_node_takes_no_actors_while_the_others_are_gone(nodes: SimpleNamespace) -> None:
     """They would stay there: a machine that joins again has its slots taken."""
     marked = replace(HEAD, marked=True)
-    nodes.listed = [marked]
-    assert nodes.slots.slots_by_node() == {"h": 2}, "alone from the start"
-    for now, listed, slots in ((103.0, [marked, WORKER], {"w": 4}), (106.0, [marked], {}), (109.0, [], {})):
-        nodes.now, nodes.listed = now, listed
-        assert nodes.slots.slots_by_node() == slots
+    for nodes.listed, alone in (([marked], True), ([marked, WORKER], False)):
+        beside = place(RunConfig(), nodes.listed).beside
+        assert beside == alone
+        for listed, expected in (([marked, WORKER], {"w": 4}), ([marked], {"h": 2} if beside else {}), ([], {})):
+            nodes.listed = listed
+            assert cluster.ClusterSlots(RunConfig(), marked, beside=beside).slots_by_node() == expected
+    with pytest.raises(ConfigurationError, match="there is room for 0"):
+        place(RunConfig(), [marked], beside=False)
 
 
 def test_a_node_that_is_gone_refuses_no_run(nodes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {"error": "The actor died", "advice": "install it", "node": "10.0.0.2"}
     monkeypatch.setattr(cluster, "_reports", lambda *_: [quick_probe() | {"node": "10.0.0.1"}, failed])
     with pytest.raises(ConfigurationError, match=r"node 10\.0\.0\.2: The actor died; install it"):
-        cluster.check_nodes()
+        cluster.checked_nodes()
     nodes.answering = {"h"}
-    cluster.check_nodes()
+    assert cluster.checked_nodes() == [HEAD]
 
 
 def test_a_sigterm_while_ray_starts_stops_the_run_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_a_copy_of_another_run_is_left_alone(tmp_path: Path) -> None:
         copy.finish()
         copy.finish()
     assert json.loads(files.cat_file("/copy/shared/manifest.json")) == {"created": "first"}
-    assert logged == ["warning: memory://copy/shared holds another run: nothing is copied there"]
+    assert logged == ["warning: memory://copy/shared holds another run: nothing is copied there any more"]
 
 
 def test_large_files_that_grow_are_not_sent_with_each_checkpoint(tmp_path: Path) -> None:
