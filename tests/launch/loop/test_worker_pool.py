@@ -87,7 +87,7 @@ def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> 
 
 
 def test_a_replacement_that_has_not_reported_is_replaced_after_half_a_minute(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = begun(cartpole, actors=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1)
     executor.completions += [Failed(0, "gone"), Failed(1, "gone, too"), 29.0, 1.0]
     assert kinds(events, 5) == [Failed, Replaced, Failed, type(None), type(None)]
     executor.completions += [report(2, 1, 0), Failed(2, "gone")]
@@ -195,7 +195,7 @@ def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConf
 
 
 def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig) -> None:
-    executor, events, _, learner = begun(cartpole, actors=1)
+    executor, events, _, learner = make(cartpole, actors=1)
     bad = np.full(2, np.nan, np.float32)
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in range(3, 24)]
@@ -439,7 +439,7 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig) 
 
 
 def test_an_end_waits_for_no_sum_of_a_node_whose_actors_die_again_and_again(cartpole: RunConfig) -> None:
-    executor, events, coordinator, _ = begun(cartpole, actors=1, max_restarts=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1, max_restarts=1)
     executor.completions += [report(0, 1, 0), Heartbeat(0, new_steps_follow=True)]
     assert kinds(events, 2) == [Outcome, Heartbeat]
     coordinator.stop()
