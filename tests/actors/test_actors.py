@@ -433,3 +433,13 @@ def test_any_number_of_actors_evaluates_the_same_starts(cartpole: RunConfig) -> 
     assert not first & recorded
     others = evaluated(make_actor(config), zeros._replace(version=2), shares[0])
     assert not set(np.concatenate([part.games for part in others])) & set(whole.games)
+
+
+def test_the_reward_of_a_step_that_resets_enters_nothing() -> None:
+    rollouts, ends = builder(4, clip_rewards=False, normalise_rewards=True), {"terminated": (True,)}
+    rollouts.reward_factor = 1.0
+    fill(rollouts, step((1.0,), **ends), step((100.0,)), step((2.0,)), step((3.0,), **ends))
+    assert rollouts.take_episodes().returns.tolist() == [1.0, 5.0]
+    assert rollouts.take_rewards() == 6.0
+    moments = rollouts.return_moments
+    assert (moments.number, moments.mean[0]) == (3, pytest.approx((1.0 + 2.0 + (0.9 * 2.0 + 3.0)) / 3))

@@ -415,3 +415,14 @@ def test_one_advantage_at_most_doubles_the_variance_of_the_window() -> None:
         _, own = losses.standardised_by_recent(plain * 1e3, mask, window)
         window = with_newer(window, own.numpy())
     assert np.sqrt(window[2] / window[0]) == pytest.approx(1e3 * float(np.std(plain)), rel=0.2)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_advantage_is_bounded_on_either_side(sign: float) -> None:
+    moments, mask = np.array([1024.0, 0.0, 1024.0]), np.ones((2, 1), np.float32)
+    advantages = np.array([[0.5], [sign * 1e5]], np.float32)
+    _, own = losses.standardised_by_recent(advantages, mask, moments)
+    np.testing.assert_allclose(own, [2.0, 0.5 + sign * 32.0, 0.25 + 32.0**2])
+    newer = with_newer(moments, own.numpy())
+    again, _ = losses.standardised_by_recent(advantages, mask, newer, counted=True)
+    assert float(again[1, 0]) == pytest.approx(sign * 32.0)

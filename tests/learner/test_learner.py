@@ -380,3 +380,13 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
     too_large = Account(cartpole)
     too_large.record(report(returns=(1.5e308, 1.5e308)), None, 0)
     assert too_large.mean_return is None
+
+
+def test_schedules_follow_frames_and_not_agent_steps(cartpole: RunConfig) -> None:
+    """10 agent steps of four frames in each report, and 1,000 frames of annealing."""
+    environment = replace(cartpole.environment, frame_skip=4)
+    optimizer = replace(cartpole.optimizer, learning_rate=1.0, annealing_frames=1_000)
+    learner = make_learner(replace(cartpole, environment=environment, optimizer=optimizer), gradients_per_update=3)
+    rates = [learner.submit(report(sequence)).learning_rate for sequence in (1, 2)]
+    assert rates == pytest.approx([1.0, 0.96])
+    assert learner.snapshot().frames == 80

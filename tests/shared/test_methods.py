@@ -13,8 +13,9 @@ from networks import Scripted, loss_of, targets_of
 from rollouts import make_policy
 from sessions import train_inline
 
-from shared.config import EnvironmentConfig, MethodConfig, RunConfig
+from shared.config import EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
 from shared.methods.method import Method, RolloutTensors, make_method
+from shared.networks import NetworkOutput
 from shared.registry import METHODS, MethodEntry
 from shared.types import ActionSpec
 
@@ -154,3 +155,23 @@ def test_the_method_in_contributing_is_one_file(cartpole: RunConfig, monkeypatch
         monkeypatch.setitem(METHODS, name, value)
     untouched = untrained(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
     assert all(name.startswith("value") for name in untouched)
+
+
+def test_noise_has_the_deviation_and_the_persistence_of_the_settings(cartpole: RunConfig) -> None:
+    exploration = ExplorationConfig(noise="state_dependent", noise_persistence_agent_steps=4, initial_log_std=-1.5)
+    method = make_method(replace(cartpole, exploration=exploration), ActionSpec(2, continuous=True))
+    log_std = method.parameters(3)["log_std"]
+    np.testing.assert_array_equal(log_std, np.full((3, 2), -1.5, np.float32))
+    explorer = method.explorer(2_000, 1, training=True)
+    output = NetworkOutput({"policy": tf.zeros((2_000, 2))}, tf.ones((2_000, 3)), {"log_std": tf.constant(log_std)})
+    before, after = (explorer.sample(output).numpy() for _ in range(2))
+    assert (before == after).all(axis=1).mean() == pytest.approx(0.75, abs=0.04)
+
+
+def test_a_spherical_policy_plays_its_mean_and_has_the_entropy_of_all_dimensions(cartpole: RunConfig) -> None:
+    config = replace(cartpole, exploration=ExplorationConfig(noise="spherical"))
+    method = make_method(config, ActionSpec(2, continuous=True))
+    output = NetworkOutput({"policy": tf.constant([[0.3, -2.0, 1.5]])}, tf.ones((1, 3)), {})
+    np.testing.assert_allclose(method.greedy(output), [[0.3, -2.0]])
+    variance = np.log1p(np.exp(1.5))
+    np.testing.assert_allclose(method.entropy(output), [np.log(2 * np.pi * np.e * variance)], rtol=1e-5)

@@ -245,3 +245,17 @@ def test_wrong_lengths_and_shapes_are_refused() -> None:
         layout.flatten([np.zeros(3)])
     with pytest.raises(ValueError, match="shorter"):
         layout.flatten([])
+
+
+@pytest.mark.parametrize(
+    ("kind", "recurrent"),
+    [("mlp", False), ("mlp", True), ("a3c_cnn", False), ("impala_resnet", False), ("multi_input", False)],
+)
+def test_kernels_start_orthogonal_with_the_gain_of_their_layer(kind: str, recurrent: bool) -> None:
+    gains = {"policy": 0.01, "value": 1.0, "lstm": 1.0, "lstm_recurrent": 1.0}
+    weights = weights_of(network(kind, recurrent=recurrent, trained=False))
+    kernels = {path.replace("/", "_").removesuffix("_kernel"): weights[path] for path in weights if "kernel" in path}
+    assert len(kernels) > 3
+    for name, values in kernels.items():
+        singular = np.linalg.svd(values.reshape(-1, values.shape[-1]), compute_uv=False)
+        np.testing.assert_allclose(singular, gains.get(name, 2**0.5), rtol=1e-4, err_msg=name)

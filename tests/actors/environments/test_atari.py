@@ -1,6 +1,7 @@
 """Atari games: pictures as networks take them, lives, and which ids are games."""
 
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -106,3 +107,22 @@ def test_pong_resets_in_the_step_after_the_end() -> None:
     after = pong.step(np.zeros(1, np.int32))
     assert not after.truncated[0]
     assert not np.array_equal(after.observations, last)
+
+
+def played(action: int, **settings: Any) -> list[bytes]:
+    game = VectorEnvironment(EnvironmentConfig(max_noops=0, fire_on_reset=False, screen_size=36, **settings), 1)
+    game.reset(0)
+    return [game.step(np.full(1, action, np.int32)).observations.tobytes() for _ in range(12)]
+
+
+def test_a_sticky_action_takes_the_place_of_the_chosen_one() -> None:
+    assert played(2) != played(0)
+    # Each frame repeats the action before it: the first one, which is to do nothing.
+    assert played(2, sticky_action_probability=1.0) == played(0)
+
+
+@pytest.mark.parametrize(("settings", "frames"), [({}, 1), ({"fire_on_reset": False}, 0)])
+def test_fire_is_pressed_after_a_reset_unless_it_is_switched_off(settings: dict[str, Any], frames: int) -> None:
+    game = AtariAdapter(EnvironmentConfig(max_noops=0, **settings)).make_vector(1)
+    assert game.reset(seed=0)[1]["episode_frame_number"].tolist() == [frames]
+    game.close()

@@ -1,5 +1,6 @@
 """Gymnasium's environments: the spec, the options, the wrappers, how copies are stepped, and one autoreset rule."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -327,3 +328,24 @@ def test_the_mean_observation_follows_from_the_seed() -> None:
     first, second, other = (measure_observation_mean(EnvironmentConfig(), seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
+
+
+def test_a_copy_in_a_process_of_its_own_ignores_the_signals_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run gets them too, and needs its copies for the rollouts under way."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGHUP)}
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
+    try:
+        make_env(EnvironmentConfig(**CARTPOLE, vectorization="async"))
+        assert [signal.getsignal(kind) for kind in before] == [signal.SIG_IGN] * 2
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def test_the_first_wrapper_is_the_innermost() -> None:
+    timed = "gymnasium.wrappers:TimeAwareObservation"
+    stacked = "gymnasium.wrappers:FrameStackObservation,stack_size=2"
+    orders = (timed, stacked), (stacked, timed)
+    specs = [environment_spec(EnvironmentConfig(**CARTPOLE, wrappers=order)) for order in orders]
+    # The time is stacked, or it is beside the stack.
+    assert [spec.observation_shape for spec in specs] == [(2 * (4 + 1),), (2 * 4 + 1,)]

@@ -299,3 +299,12 @@ def test_notes_on_observations(space: gymnasium.Space, seen: dict, numbers: int 
     spec = environment_spec(config(Given(space, TWO, [space.sample()] * 4), **seen), trial=True)
     assert (sum(size for _, size in spec.numbers) or None) == numbers
     assert [note in given for given in spec.notes] == [True] * (note is not None), spec.notes
+
+
+def test_grey_is_the_luminance_of_all_three_colours() -> None:
+    image = np.zeros((32, 32, 3), np.uint8)
+    for channel in range(3):
+        image[8 * channel :][:8, :, channel] = 255
+    environment = VectorEnvironment(config(Given(IMAGE, TWO, [image]), screen_size=None, frame_stack=1), 1)
+    # Red, green, blue and black (ITU-R 601).
+    assert environment.reset(0)[0, ::8, 0, 0].tolist() == [76, 150, 29, 0]

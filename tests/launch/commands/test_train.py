@@ -198,3 +198,16 @@ def test_bad_seeds_leave_no_folder(working_folder: Path, capsys: pytest.CaptureF
     assert main(f"{SMALL} --seeds 1,2 --run-dir runs --environment.id NoSuch-v0".split()) == 2
     assert capsys.readouterr().err.startswith("error: --environment.id NoSuch-v0: no such environment")
     assert not list(working_folder.iterdir())
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_a_run_that_fails_has_its_exit_code_and_its_summary(monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    def train(_config: RunConfig, folder: Path, *_: object, **__: object) -> None:
+        folder.mkdir()
+        (folder / "summary.json").write_text('{"status": "failed", "frames": 8}')
+        raise TrainingFailedError("the disk is full")
+
+    monkeypatch.setattr("launch.commands.train.train", train)
+    assert main(["train", "cartpole", "--run-dir", "run", "--json", "result.json"]) == 1
+    assert "training failed: the disk is full" in capsys.readouterr().out
+    assert json.loads(Path("result.json").read_text())["frames"] == 8

@@ -245,3 +245,13 @@ def test_an_evaluation_takes_no_simulated_time(cartpole: RunConfig) -> None:
             executor.dispatch(completion.actor_id, None if evaluated else share)
         orders.append(order)
     assert orders[0] == orders[1]
+
+
+def test_an_actor_that_dies_names_the_evaluation_of_its_share() -> None:
+    node, share = Node(actors=2, k=1), EvaluationShare(5, "sampled", 0, 1, 1)
+    node.collect(report(1, 1, 1.0, 1.0))
+    # The only environment is actor 2's.
+    for actor_id, number in ((1, None), (2, 5)):
+        event = node.collect(Failed(actor_id, "gone"), share=share)
+        assert (event.change, event.evaluation) == (Failed(actor_id, "gone"), number)
+        assert isinstance(node.collect(share=share).change, Replaced)

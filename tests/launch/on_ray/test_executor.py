@@ -19,7 +19,7 @@ from launch.on_ray.cluster import ClusterSlots, disconnecting
 from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import AggregatingExecutor, NodeAggregator
 from launch.on_ray.placement import Node, Slots
-from launch.on_ray.transport import Call
+from launch.on_ray.transport import Call, LocalConnection, open_channel, pickled
 from shared.config import LearnerConfig, RunConfig
 from shared.errors import TrainingFailedError
 from shared.types import (
@@ -251,3 +251,31 @@ def test_the_reason_of_a_full_memory_is_no_pointer_to_rays_pages() -> None:
     # The learner's process.
     with pytest.raises(TrainingFailedError, match="start fewer --actors"), disconnecting():
         raise error
+
+
+def test_a_target_network_is_sent_to_each_actor_once_and_when_it_is_new(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor, sent = made(cartpole, 2), list[int | None]()
+    for sequence, (version, actor_id) in enumerate([(1, 0), (1, 0), (1, 1), (2, 0), (2, 0)], 1):
+        executor.publish_target(snapshot(version))
+        executor.dispatch(actor_id)
+        target = ray.calls[-1].arguments[1]
+        sent.append(None if target is None else target.version)
+        end(ray, ray.calls[-1], actor_id, sequence)
+        assert completed(executor) == (actor_id, sequence)
+    assert sent == [1, None, 1, 2, None]
+
+
+def test_a_report_of_this_machine_is_seen_before_it_is_taken(cartpole: RunConfig, ray: FakeRay, monkeypatch) -> None:
+    monkeypatch.setattr(ray_executor.LocalTransport, "offer", lambda _: LocalConnection())
+    executor = made(cartpole, 1)
+    executor.dispatch(0)
+    actor = open_channel(ray.calls[-1].arguments[3])
+    ray.end(ray.calls[-1], (report(0, 1, 1), True))
+    assert completed(executor) == (0, 1)
+    executor.dispatch(0)
+    assert not executor.has_completed(0), "an actor that hangs"
+    actor.send(pickled(report(0, 2, 1)))
+    assert executor.has_completed(0)
+    assert completed(executor) == (0, 2)
+    executor.remove(0)
+    actor.close()

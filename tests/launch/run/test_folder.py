@@ -1,7 +1,9 @@
 """The folder of a run: what is there before is kept, what could not start leaves none, and other versions are named."""
 
+import errno
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,3 +75,13 @@ def test_a_resume_by_another_version_is_one_line(tmp_path: Path) -> None:
     for manifest, lines in ((now, []), (before, [line]), ({}, [])):
         run.manifest.write_text(json.dumps(manifest))
         assert resume_lines(config, run) == lines
+
+
+def test_a_file_system_that_does_not_respond_has_removed_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    assert run.was_removed
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+        assert not run.was_removed

@@ -15,7 +15,7 @@ from learners import make_learner, report
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, append_line
+from launch.run.metrics import Messages, Metrics, Timer, annealing_warning, append_line, drop_rows_after
 from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import EpisodeStats, StageSeconds
@@ -227,3 +227,28 @@ def test_a_learning_rate_that_ends_before_its_run() -> None:
     assert warning.startswith("--optimizer.annealing-frames 1,000 is before --total-frames 2,000: the learning rate is")
     for optimizer in (OptimizerConfig(schedule="constant", annealing_frames=1_000), OptimizerConfig()):
         assert annealing_warning(replace(PRESETS["pong"].config, optimizer=optimizer)) is None
+
+
+def test_a_full_disk_costs_no_rows_of_before(tmp_path: Path) -> None:
+    """At a resume after a kill: the later ones stay, and readers pass over them."""
+    file, rows = tmp_path / "metrics.jsonl", [b'{"frames": %d}\n' % frames for frames in (1, 2, 3)]
+    file.write_bytes(b"".join(rows))
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, most))
+    try:
+        drop_rows_after(file, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert file.read_bytes() == b"".join(rows)
+    drop_rows_after(file, 2)
+    assert file.read_bytes() == b"".join(rows[:2])
+
+
+def test_a_row_has_means_over_its_gradients_and_the_norms_of_its_updates(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = Played(cartpole, tmp_path)
+    for sequence, entropy, norm in ((1, 0.5, 2.0), (2, 1.5, np.nan)):
+        outcome = run.learner.submit(report(sequence, statistics={"entropy": entropy}))
+        run.metrics.add(outcome._replace(seconds=0.003, updated=sequence == 1, gradient_norm=norm))
+    row = run.metrics.progress()
+    assert row.learner_milliseconds == pytest.approx(3.0)
+    assert (row.statistics, row.gradient_norm) == ({"entropy": 1.0}, 2.0)

@@ -453,3 +453,35 @@ def test_a_run_whose_folder_is_removed_ends_and_leaves_none(cartpole: RunConfig,
     with pytest.raises(TrainingFailedError, match="run was removed: nothing of the run can be saved"):
         train(endless, tmp_path / "run", remove)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "slurm", "seconds"), [(True, True, 60.0), (True, False, None), (False, True, None)]
+)
+def test_only_an_interrupted_job_of_slurm_limits_its_last_copy(
+    interrupted: bool, slurm: bool, seconds: float | None, cartpole: RunConfig, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("launch.run.session.RemoteCopy", copy := Mock())
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if slurm:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run = session(replace(cartpole, total_frames=30, storage="memory://copy/job"), tmp_path)
+    if interrupted:
+        run.interrupt()
+    run.run()
+    copy.return_value.finish.assert_called_once_with(seconds)
+
+
+def test_an_interrupt_gives_up_the_evaluation_under_way(cartpole: RunConfig, tmp_path: Path) -> None:
+    """It may take minutes more, and a job scheduler waits for seconds."""
+
+    def interrupt(completion: Completion) -> Completion:
+        if isinstance(completion, EvaluationPart):
+            run.interrupt()
+        return completion
+
+    evaluation = EvaluationConfig(every_frames=20, episodes=100, environments=2)
+    run = session(replace(cartpole, evaluation=evaluation), tmp_path, executor=executor_with(interrupt))
+    summary = run.run()
+    assert (summary["status"], summary["evaluation"]) == ("interrupted", None)
+    assert any("is given up: the run was interrupted" in message for message in messages_of(run))

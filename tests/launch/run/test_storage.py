@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import fsspec
@@ -349,3 +350,16 @@ def test_a_url_stands_where_a_run_does(working_folder: Path) -> None:
     assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
     assert [folder.parent for folder in folders] == [working_folder / "runs"] * 2
     assert run_path("memory://urls/a/seed-1") == folders[0], "it is fetched once in a process"
+
+
+def test_large_files_that_grow_are_sent_every_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sizes, files = SimpleNamespace(now=0.0), list[int](), fsspec.filesystem("memory")
+    monkeypatch.setattr("launch.run.storage.time", SimpleNamespace(monotonic=lambda: clock.now))
+    copy = RemoteCopy(tmp_path, "memory://copy/long", pytest.fail)
+    for clock.now in (1_000.0, 1_599.0, 1_600.0):
+        with (tmp_path / "metrics.jsonl").open("ab") as file:
+            file.write(bytes(2**21))
+        copy.start()
+        copy._thread.join()
+        sizes.append(files.size("/copy/long/metrics.jsonl"))
+    assert sizes == [2**21, 2**21, 3 * 2**21]

@@ -56,7 +56,7 @@ def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.
         check_network(with_settings(PRESETS["cartpole"].config, given), replace(IMAGES, images=False, masked=True))
 
 
-@pytest.mark.parametrize("body", ["0.5 - progress", "float('nan')"])
+@pytest.mark.parametrize("body", ["0.5 - progress", "0.995 - progress", "float('nan')"])
 def test_a_schedule_without_a_factor(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{tmp_path.name}.py").write_text(f"def bad(progress):\n    return {body}\n")
