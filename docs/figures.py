@@ -61,9 +61,9 @@ def number(value: float | None, digits: int = 0) -> str:
 
 # The system, its work, and the peer that does the same.
 _PEERS = (
-    ("peers/pong", "preset `pong`", "peers/torch_ppo", "PPO in PyTorch"),
-    ("peers/32x20", "32 × 20, one gradient a rollout", "peers/torch_vec_a2c", "A2C in PyTorch"),
-    ("peers/16x5", "16 × 5, the shape of `a3c`", "peers/sb3_a2c", "A2C of Stable-Baselines3"),
+    ("peers/pong", "preset `pong`, two actors of 16 × 32", "peers/torch_ppo", "PPO in PyTorch, 32 × 32"),
+    ("peers/32x20", "two of 32 × 20, one gradient a rollout", "peers/torch_vec_a2c", "A2C in PyTorch, 32 × 20"),
+    ("peers/16x5", "two of 16 × 5, the shape of `a3c`", "peers/sb3_a2c", "A2C of Stable-Baselines3, 16 environments"),
 )
 
 

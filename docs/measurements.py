@@ -21,6 +21,7 @@ from launch.presets import PRESETS
 from launch.run.folder import RunFolder, read_object
 from launch.settings.resolve import divided_among
 from shared.config import flat_settings
+from shared.errors import ConfigurationError
 
 MEASUREMENTS = Path(__file__).with_name("measurements.jsonl")
 _FORM = (
@@ -34,6 +35,8 @@ _DIGITS = 4
 def add(what: str, file: Path, cpu: str) -> None:
     """Add the figures in the JSON of a bench, a line for each of its points; or those of a run and its evaluation."""
     result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else result_of(RunFolder(file))
+    if result["revision"].endswith("-dirty"):
+        raise ConfigurationError(f"{file} is of files that differ from their commit: commit them, and measure again")
     command = re.sub(r" --(json|run-dir)[ =]\S+", "", result["command"])
     made = {"what": what, "command": command, "revision": result["revision"][:8], "day": result["created"][:10]}
     made |= {"cpu": f"{result['hardware']['cores']} cores of an {cpu}", "idle": not result["busy"]}

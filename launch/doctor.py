@@ -62,9 +62,13 @@ def _failures(report: dict[str, Any], here: dict[str, Any]) -> Iterator[tuple[st
         installed = report["versions"].get(package)
         if package != "python" and installed != version:
             cause = f"{package} {installed} there, and {version} here"
+            advice = f"run there: pip install {package}=={version}"
             if installed is None:
                 cause = f"{package} is missing there, and is {version} here"
-            yield cause, f"run there: pip install {package}=={version}"
+            elif version is None:
+                cause = f"{package} is missing here, and is {installed} there"
+                advice = f"run here: pip install {package}=={installed}"
+            yield cause, advice
     if report["revision"] != here["revision"]:
         cause = f"sources {report['revision']} of the project there, and {here['revision']} here"
         yield cause, "copy this folder there, or check out the same commit, and run: pip install --editable ."

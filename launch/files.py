@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,12 @@ def typed_path(text: str) -> Path:
 
 
 def unfinished(path: Path) -> Path:
-    """The name of a file until `finish`. Each process has its own: several may write the same file at once."""
+    """A name for a file until `finish`, each time another: several processes may write the same file at once.
+
+    Processes of two containers may have the same id.
+    """
     folder = Path(tempfile.gettempdir()) if _is_stream(path) else Path(os.path.realpath(path)).parent
-    return folder / f"{path.stem}.part-{os.getpid()}{path.suffix}"
+    return folder / f"{path.stem}.part-{secrets.randbelow(10**12)}{path.suffix}"
 
 
 def finish(part: Path, path: Path) -> None:
@@ -120,6 +124,9 @@ def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str
         if path.is_dir() or not path.absolute().parent.is_dir() or (suffixes and path.suffix not in suffixes):
             kind = f"must end in {' or '.join(suffixes)}," if suffixes else "must be a file"
             raise setting_error(setting, path, f"{kind} in a folder that exists")
+        if _descriptor(path) is None and path.is_file() and not os.access(path, os.W_OK):
+            # In a folder like /tmp a file of another user cannot be replaced.
+            raise setting_error(setting, path, "cannot be written: it is read-only, or another user's")
         # A file without a name, which no other process can be writing.
         tempfile.TemporaryFile(dir=unfinished(path).parent).close()
     except OSError as error:

@@ -70,17 +70,17 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
                     console.print(f"episode {len(returns) + 1}: return {step.episode_return:g}", highlight=False)
     except KeyboardInterrupt:
         what = f"the video has {counted(len(returns), 'whole episode')} and a part of the next one"
-        console.print(f"interrupted: {what if writer.frames else 'no video was written'}")
+        console.print(f"interrupted: {what if writer.written else 'no video was written'}")
     result = {
         **description,
         "returns": returns,
         "frames": writer.frames,
         "seconds": float(writer.frames / stage.frames_per_second),
-        "file": str(output) if writer.frames else None,
+        "file": str(output) if writer.written else None,
         "interrupted": len(returns) < arguments.episodes,
         **provenance(),
     }
-    if writer.frames:
+    if writer.written:
         rate = float(stage.frames_per_second)
         length = f"{writer.frames:,} frames, {result['seconds']:.1f} seconds at {rate:g} a second"
         print_line(console, f"{length}: {output}")
@@ -105,7 +105,7 @@ class VideoWriter:
         self._last: Image.Image | None = None
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
-        self.frames = 0
+        self.frames, self.written = 0, False
 
     def add(self, frame: Frame, caption: str | None = None) -> None:
         """Append a frame uint8 [height, width, 3], with a line of text below it."""
@@ -128,6 +128,7 @@ class VideoWriter:
                 self._container.close()
             if whole:
                 finish(self._part, self._path)
+                self.written = True
         finally:
             self._part.unlink(missing_ok=True)
 

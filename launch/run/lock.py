@@ -76,7 +76,7 @@ def holder_of(folder: Path) -> Holder | None:
         with (folder / LOCK_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, OSError):
             return msgspec.json.decode((folder / LOCK_FILE).read_bytes(), type=Holder)
         return Holder()
     except OSError:

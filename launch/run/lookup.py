@@ -23,8 +23,12 @@ _PATTERNS = ("*", "*/*", "*/*/seed-*")
 def run_folders(runs: Path) -> list[Path]:
     """The folders of runs and of seeds below a folder, the newest first."""
     # Other programs have a config.json, too. The manifest is written once, at the start of a run.
-    files = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/manifest.json")}
-    return [file.parent for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True)]
+    times = {}
+    for file in {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/manifest.json")}:
+        # A folder may be removed meanwhile.
+        with suppress(OSError):
+            times[file] = file.stat().st_mtime_ns
+    return [file.parent for file in sorted(times, key=lambda file: (times[file], file), reverse=True)]
 
 
 def new_run_dir(name: str) -> Path:

@@ -58,7 +58,8 @@ class TensorBoard:
         with self._one_warning("TensorBoard"):
             self._events = tf.summary.create_file_writer(str(folder))
             with self._events.as_default(step=0):
-                hparams.hparams(flat_settings(config), trial_id=folder.name)
+                # Runs of one name would be one row of its table: seeds of two studies have equal ones.
+                hparams.hparams(flat_settings(config), trial_id=str(folder))
 
     def write(self, row: Progress) -> None:
         """Write the points of a row."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # NumPy quotes a damaged header, of any length.
 _MAX_ERROR_CHARACTERS = 300
 # Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, RuntimeError)
 
 # The number of a checkpoint's updates.
 WeightsName = int | Literal["auto", "best", "latest"]

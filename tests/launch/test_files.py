@@ -37,6 +37,17 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_of_another_user_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /tmp its folder may be written to, and it cannot be replaced."""
+    (tmp_path / "result.json").touch()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(
+        ConfigurationError, match=r"result\.json: cannot be written: it is read-only, or another user's"
+    ):
+        check_can_be_written(tmp_path / "result.json", "json")
+    check_can_be_written(tmp_path / "new.json", "json")
+
+
 def test_a_file_at_the_end_of_a_link_is_replaced(tmp_path: Path) -> None:
     target, link = tmp_path / "store" / "result.json", tmp_path / "link.json"
     target.parent.mkdir()

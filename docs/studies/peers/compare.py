@@ -2,11 +2,11 @@
 
 usage: compare.py PEER_PYTHON [REPEATS] [SECONDS] [JSON]
 
-PEER_PYTHON is the interpreter of an environment with `torch`, `stable-baselines3`, `ale-py` and
-`opencv-python-headless`. All play Pong with the A3C network. Ours are measured by docs/studies/bound.py, learning
-included; a peer prints its own window after its warm-up. The preset is compared with PPO, which differentiates a
-rollout as often, and one gradient per rollout with A2C. Ratios are taken within a round, and their median is over
-rounds.
+Two cores are needed, all of them. PEER_PYTHON is the interpreter of an environment with `torch`, `stable-baselines3`,
+`ale-py` and `opencv-python-headless`. All play Pong with the A3C network. Ours are measured by docs/studies/bound.py,
+learning included; a peer prints its own window after its warm-up. The preset is compared with PPO, which
+differentiates a rollout as often, and one gradient per rollout with A2C, of which our two actors have twice the
+environments. Ratios are taken within a round, and their median is over rounds.
 """
 
 import json
@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from launch.machine import busy as too_busy
+from launch.machine import load_average, usable_cores
 from launch.presets import PRESETS
 from launch.provenance import provenance
 
@@ -68,6 +70,10 @@ def shown(fraction: float | None) -> str:
 def main() -> None:
     python, *rest = sys.argv[1:]
     repeats, seconds, file = [*rest, *["5", "15", ""][len(rest) :]]
+    if usable_cores() != 2:
+        sys.exit("peers have two threads: taskset -c 0,1 python compare.py …")
+    # Before the first round: a commit meanwhile would label it.
+    made = provenance()
     rounds, busy = [], []
     for _ in range(int(repeats)):
         rates, fractions = {}, {}
@@ -76,7 +82,9 @@ def main() -> None:
             rates[name], fractions[name] = result["agent_steps_per_second"], result["fraction_of_bound"]
             busy += result["busy"]
         for name, (script, options) in PEERS.items():
+            busy += filter(None, [too_busy(load_average())])
             rates[name] = peer(python, script, options, seconds)
+        busy += filter(None, [too_busy(load_average())])
         rounds.append({"agent_steps_per_second": rates, "fraction_of_bound": fractions})
         for name, rate in rates.items():
             print(f"{rate:7,.0f}  {shown(fractions.get(name))}  {name}")
@@ -101,7 +109,7 @@ def main() -> None:
     if file:
         points: list[dict] = [{"system": SYSTEMS[name], **figures} for name, figures in medians.items()]
         points[0] |= {"preset": "pong", "actors": 2}
-        Path(file).write_text(json.dumps({"points": points, "rounds": rounds, "busy": busy, **provenance()}, indent=2))
+        Path(file).write_text(json.dumps({"points": points, "rounds": rounds, "busy": busy, **made}, indent=2))
 
 
 if __name__ == "__main__":

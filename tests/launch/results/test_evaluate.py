@@ -278,6 +278,12 @@ def test_damaged_best_weights(run: Path) -> None:
             # A file may be whole with something before it.
             np.testing.assert_array_equal(load_weights(folder, "best", policy.layout)[0].parameters, parameters)
     assert refused > 25
+    # zipfile takes an entry with this flag for an encrypted one.
+    flagged = bytearray(folder.best_weights.read_bytes())
+    flagged[flagged.index(b"PK\1\2") + 8] |= 1
+    folder.best_weights.write_bytes(flagged)
+    assert "encrypted" in refusal(load_weights, folder, "best", policy.layout)
+    np.savez(folder.best_weights, version=3, parameters=parameters, mean_return=1.0, measure="training")
     snapshot, source = load_weights(folder, "auto", policy.layout)
     np.testing.assert_array_equal(snapshot.parameters, parameters)
     assert source == "the weights that were best in training (update 3)"
