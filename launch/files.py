@@ -4,6 +4,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,9 +125,12 @@ def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str
         if path.is_dir() or not path.absolute().parent.is_dir() or (suffixes and path.suffix not in suffixes):
             kind = f"must end in {' or '.join(suffixes)}," if suffixes else "must be a file"
             raise setting_error(setting, path, f"{kind} in a folder that exists")
-        if _descriptor(path) is None and path.is_file() and not os.access(path, os.W_OK):
-            # In a folder like /tmp a file of another user cannot be replaced.
-            raise setting_error(setting, path, "cannot be written: it is read-only, or another user's")
+        target = Path(os.path.realpath(path))
+        if _descriptor(path) is None and target.is_file():
+            folder, owner = target.parent.stat(), target.stat().st_uid
+            # In a folder like /tmp a file is replaced by its owner only.
+            if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
+                raise setting_error(setting, path, "cannot be written: it is another user's")
         # A file without a name, which no other process can be writing.
         tempfile.TemporaryFile(dir=unfinished(path).parent).close()
     except OSError as error:

@@ -29,13 +29,14 @@ source .venv/bin/activate # CHANGE: with `module load` before it, if that is how
 
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 run=$(realpath -m "${RUN:-runs/slurm-$job}")
-runs=${run%/*}
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${job}_$SLURM_ARRAY_TASK_ID
     run=$run/seed-$SLURM_ARRAY_TASK_ID
     settings+=(--seed "$SLURM_ARRAY_TASK_ID")
 fi
-[[ -n $storage ]] && settings+=(--storage "${storage%/}/${run#"$runs/"}")
+copy=${run##*/}
+[[ $copy == seed-* ]] && copy=$(basename "${run%/*}")/$copy
+[[ -n $storage ]] && settings+=(--storage "${storage%/}/$copy")
 
 # Beside the run: what Ray says, and the token that the nodes know each other by. Nobody else gets in.
 folder=$run.ray

@@ -84,7 +84,7 @@ def _train_here(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) 
             if began and (interrupts.interrupted or isinstance(error, StoppedWithoutLearnerError)):
                 resume = f"tributary train --resume {quoted(folder)}{trust_option(resolved.config)}"
                 line = f"left at once; to continue from the last checkpoint: {resume}"
-            elif (failure := _failure_before(error)) is not None:
+            elif began and (failure := _failure_before(error)) is not None:
                 # The processes of a failed run were being ended.
                 line, code = f"training failed: {last_line(failure)}", EXIT_FAILED
             elif began and interrupts.concluding:

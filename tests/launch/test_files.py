@@ -40,10 +40,10 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_file_of_another_user_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In /tmp its folder may be written to, and it cannot be replaced."""
     (tmp_path / "result.json").touch()
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(
-        ConfigurationError, match=r"result\.json: cannot be written: it is read-only, or another user's"
-    ):
+    tmp_path.chmod(0o1777)
+    check_can_be_written(tmp_path / "result.json", "json")
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(ConfigurationError, match=r"result\.json: cannot be written: it is another user's"):
         check_can_be_written(tmp_path / "result.json", "json")
     check_can_be_written(tmp_path / "new.json", "json")
 
