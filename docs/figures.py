@@ -216,13 +216,30 @@ class Game(NamedTuple):
     def beside(self, *agents: str) -> str:
         """Scores of published agents; – for one that has not played this game."""
         scores = [self.published[agent] for agent in agents]
-        return "; ".join(number(float(score), int("." in score)) if score else "–" for score in scores)
+        digits = [int("." in score and abs(float(score)) < 100) if score else 0 for score in scores]
+        return "; ".join(number(float(s), n) if s else "–" for s, n in zip(scores, digits, strict=True))
 
 
 def games() -> list[Game]:
     """The agents that ship, of games that published agents have played."""
     with (STUDIES / "atari" / "published.csv").open(encoding="utf-8") as file:
-        return [Game(row["game"], RunFolder(zoo.FOLDER / row["agent"]), row) for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    cleanrl = published_57()["CleanRL, PPO"]
+    for row in rows:
+        row["cleanrl_ppo"] = str(cleanrl[re.sub(r"\W", "", row["game"])])
+    return [Game(row["game"], RunFolder(zoo.FOLDER / row["agent"]), row) for row in rows]
+
+
+def published_57() -> dict[str, dict[str, float]]:
+    """Mean returns of published agents of 40 M frames, by agent and game, of all games that they have played."""
+    agents = defaultdict[str, dict[str, float]](dict)
+    with (STUDIES / "atari" / "published-57.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            game = row.pop("game")
+            for agent, mean_return in row.items():
+                if mean_return:
+                    agents[agent][game] = float(mean_return)
+    return agents
 
 
 def campaign() -> str:
@@ -246,15 +263,8 @@ _ATARI_5 = {"BattleZone": 0.3820, "DoubleDunk": 0.0679, "NameThisGame": 0.3108, 
 
 def atari_5() -> str:
     """Scores of five games and the median score of 57 that they predict, in percent of a human, beside the real one."""
-    with (STUDIES / "atari" / "published-57.csv").open(encoding="utf-8") as file:
-        rows, agents = list(csv.DictReader(file)), defaultdict[str, dict[str, float]](dict)
-    for row in rows:
-        game = row.pop("game")
-        for agent, mean_return in row.items():
-            if mean_return:
-                agents[agent][game] = float(mean_return)
     lines = []
-    for agent, scores in agents.items():
+    for agent, scores in published_57().items():
         real = statistics.median(_percent_of_a_human(*score) for score in scores.items())
         lines.append((agent, *_five(scores), f"{real:.0f} % ({len(scores)})"))
     lines.append(("`atari`, seed 1", *_five(_scores_of_five()), "?"))

@@ -20,7 +20,7 @@ from launch.machine import machine_bytes, usable_cores
 from shared.errors import PACKAGES, counted
 
 _ROOT = Path(__file__).parents[1]
-# Run by `python -m`.
+# The command that a user types, by the file that `python -m` runs.
 _MODULES = {"cli.py": "tributary", "tributary_rl.py": "tributary"}
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")

@@ -281,7 +281,7 @@ def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:
 def _write_one_hot(first: npt.NDArray[np.int64], observations: npt.NDArray[Any], to: Float32Array) -> None:
     """`first`: place of the value 0 of each choice."""
     to[...] = 0.0
-    # Of any integer dtype; with uint64 NumPy would add as float64.
+    # Choices have any integer dtype, and NumPy adds uint64 to int64 as float64.
     np.put_along_axis(to, observations.reshape(len(to), -1).astype(np.int64) + first, 1.0, axis=1)
 
 

@@ -57,7 +57,7 @@ _MEDIANS = (
     "updates_per_second",
     "policy_lag_mean",
     "learner_utilisation",
-    # Of rehearsals only.
+    # Only rehearsals have these.
     "wait_share",
     "learner_cores",
     "learner_delay",

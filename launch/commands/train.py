@@ -144,8 +144,8 @@ def _train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path) 
     console, code = Console(), EXIT_DONE
     paths = {seed: folder / f"seed-{seed}" for seed in seeds}
     # A refused one is known before the first one trains. New ones differ in their seed, and environments take seconds.
-    first, begun = seeds[0], [seed for seed, path in paths.items() if path.exists()]
-    for seed in dict.fromkeys([first, *begun]):
+    begun = [seed for seed, path in paths.items() if path.exists()]
+    for seed in dict.fromkeys([seeds[0], *begun]):
         _resolve_seed(arguments, seed, paths[seed], Console(quiet=True))
     refused: ConfigurationError | None = None
     with Interrupts() as interrupts, interrupts.training():

@@ -46,17 +46,18 @@ def stamps_of(folder: Path, skip: Callable[[str], None]) -> dict[str, tuple[int,
             path = Path(parent, name)
             if name == LOCK_FILE or _UNFINISHED.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(path.parent.name):
                 continue
-            # An old checkpoint may be deleted meanwhile.
-            with suppress(FileNotFoundError):
-                try:
-                    status = path.stat()
-                except PermissionError:
-                    # A folder that may be listed and not entered.
-                    if path.parent == checkpoints:
-                        raise
-                    skip(os.path.relpath(path, folder))
-                    continue
-                stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                # An old checkpoint may be deleted meanwhile.
+                continue
+            except PermissionError:
+                # Its folder may be listed and not entered.
+                if path.parent == checkpoints:
+                    raise
+                skip(os.path.relpath(path, folder))
+                continue
+            stamps[path.relative_to(folder).as_posix()] = status.st_mtime_ns, status.st_size, status.st_ino
     return stamps
 
 
@@ -154,25 +155,8 @@ class RemoteCopy:
             else:
                 # They are sent whole, and of a long run they are larger than a checkpoint.
                 stamps |= {name: stamp for name, stamp in self._stamps.items() if _is_large_and_grows(name, stamp)}
-            # Files that were deleted since, of old checkpoints.
-            deleted, unread = set[str](), set[str]()
-            for name in sorted(stamps, key=_order_of_copy):
-                if stamps[name] == self._stamps.get(name):
-                    continue
-                path = f"{self._root}/{name}"
-                try:
-                    content = (self._folder / name).read_bytes()
-                except FileNotFoundError:
-                    deleted.add(name)
-                    continue
-                except PermissionError:
-                    if _CHECKPOINT_FILE.match(name):
-                        raise
-                    self._skip(name)
-                    unread.add(name)
-                    continue
-                _make_folder(self._files, path.rpartition("/")[0])
-                self._files.pipe_file(path, content)
+            changed = [name for name, stamp in stamps.items() if stamp != self._stamps.get(name)]
+            deleted, unread = self._send(sorted(changed, key=_order_of_copy))
             if RunFolder(self._folder).was_removed:
                 # The copy is all that is left of the run.
                 return
@@ -181,6 +165,26 @@ class RemoteCopy:
         # Each kind of storage has its own errors, which have no class in common.
         except Exception as error:
             self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
+
+    def _send(self, names: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Copy files. Returns those of old checkpoints that were deleted meanwhile, and those that cannot be read."""
+        deleted, unread = set[str](), set[str]()
+        for name in names:
+            try:
+                content = (self._folder / name).read_bytes()
+            except FileNotFoundError:
+                deleted.add(name)
+                continue
+            except PermissionError:
+                if _CHECKPOINT_FILE.match(name):
+                    raise
+                self._skip(name)
+                unread.add(name)
+                continue
+            path = f"{self._root}/{name}"
+            _make_folder(self._files, path.rpartition("/")[0])
+            self._files.pipe_file(path, content)
+        return deleted, unread
 
     def _skip(self, name: str) -> None:
         if name not in self._skipped:

@@ -60,7 +60,7 @@ def test_the_bootstrap_interval_has_its_coverage() -> None:
     for _ in range(200):
         low, high = bootstrap_interval(generator.normal(3.0, 1.0, 60), np.arange(60))
         inside += low <= 3.0 <= high
-    # Of 200, an interval of 95 % has 190; the percentile bootstrap of 60 games fewer.
+    # An interval of 95 % has the mean in 190 of 200 samples, the percentile bootstrap of 60 games in fewer.
     assert 180 <= inside <= 191
 
 

@@ -156,7 +156,7 @@ def test_faults_lags_and_evaluations_are_shown(tmp_path: Path) -> None:
         ("last evaluation", last, last),
         ("agent steps dropped", "2,000 for too_old", "4,000 for too_old"),
         ("actors replaced", "1", "2"),
-        # Of the whole run, not of its last row.
+        # The rate of the whole run, not that of its last row.
         ("agent steps/s", "1,000", "1,000"),
         ("policy lag: mean, 95 %, most", "0.80, 1, 1", "1.60, 2, 2"),
     ):

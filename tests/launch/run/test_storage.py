@@ -135,7 +135,7 @@ def test_a_copy_is_whole_after_a_failure_between_its_removals(tmp_path: Path, mo
 
 
 def test_a_copy_of_another_run_is_left_alone(tmp_path: Path) -> None:
-    """Of two runs that began with the same storage, before either had a copy."""
+    """Two runs begin with the same storage before either has a copy."""
     files, logged = fsspec.filesystem("memory"), list[str]()
     for run in ("first", "second"):
         (tmp_path / run).mkdir()
